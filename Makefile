@@ -1,0 +1,40 @@
+# make demo   set-up where missing, then the whole workflow on a CPU
+# make test   set-up where missing, then all tests
+PYTHON ?= python3
+CORES ?= 1
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: setup demo test lint bench lock clean
+
+setup: .venv/installed
+
+# Hashes are checked; --no-deps because the lock is complete.
+.venv/installed: requirements/lock.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/lock.txt
+	touch $@
+
+demo: setup
+	snakemake --cores $(CORES) all
+	@echo "Open results/demo/report/index.html"
+
+test: setup lint
+	python -m pytest
+
+lint: setup
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+
+bench: setup
+	python tests/bench/bench.py
+
+lock:
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --override requirements/overrides.txt requirements/requirements.in \
+	  -o requirements/lock.txt
+
+clean:
+	rm -rf .venv .snakemake results/* resources

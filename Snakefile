@@ -1,0 +1,55 @@
+"""Replay-noise audit: is re-feeding a transcript the same as resuming the state it was in?
+
+`snakemake --cores 1 all` makes every table and figure; the name of a configuration as the target
+brings that one up to date and nothing else.
+"""
+
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/inputs.smk"
+include: "workflow/rules/trunks.smk"
+include: "workflow/rules/passes.smk"
+include: "workflow/rules/analysis.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RESULTS}/report/index.html",
+        multiext(f"{RESULTS}/tables/table1", ".csv", ".md", ".tex"),
+        expand(
+            f"{RESULTS}/figures/figure{{n}}.{{format}}",
+            n=[1, 2, 3],
+            format=["pdf", "png"],
+        ),
+        expand(
+            f"{RESULTS}/analysis/{{configuration}}.json",
+            configuration=STUDY.configurations,
+        ),
+
+
+for configuration in STUDY.configurations:
+
+    rule:
+        name:
+            configuration
+        input:
+            f"{RESULTS}/analysis/{configuration}.json",
+
+
+onerror:
+    print(
+        "Failed. The log that the error above names says why; finished problems are kept."
+    )

@@ -1,0 +1,140 @@
+"""Configuration: what is refused, and how the message says so; what is resolved."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from replay.config import ConfigError, load_study
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(name):
+    return yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
+
+
+def full(name):
+    catalog, own = read("catalog.yaml"), read(name)
+    return catalog | own | {
+        key: catalog[key] | own.get(key, {}) for key in ("models", "datasets")
+    }
+
+
+@pytest.fixture
+def config():
+    return deepcopy(full("config.yaml"))
+
+
+def put(config, path, value):
+    *parents, last = path.split(".")
+    for key in parents:
+        config = config.setdefault(key, {})
+    config[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("continuation", {"k": 2}, "continuation: unknown key; did you mean 'continuations'?"),
+        ("engine.thread", 2, "engine.thread: unknown key; did you mean 'threads'?"),
+        ("configurations.main.contnuations", {}, "did you mean 'continuations'?"),
+        ("engine.threads", "two", "engine.threads: 'two' is not of type 'integer'"),
+        ("engine.threads", 0, "engine.threads: 0 is less than the minimum of 1"),
+        ("trunks.temperature", -1, "trunks.temperature: -1 is less than"),
+        ("trunks.top_p", 1.5, "trunks.top_p: 1.5 is greater than"),
+        ("numerics", "batchinvariant", "numerics: 'batchinvariant' is not one of 'stock'"),
+        ("grading.grader", "lenient", "grading.grader: 'lenient' is not one of 'strict'"),
+        ("model", "smollm", "unknown name 'smollm'; known models: smollm2-135m"),
+        ("configurations.main.model", "gpt", "configurations.main.model: unknown name 'gpt'"),
+        ("cohorts.primary.dataset", "gsm", "cohorts.primary.dataset: unknown name 'gsm'"),
+        ("configurations.main.cohorts", ["first"], "configurations.main.cohorts: unknown name"),
+        ("configurations.main.cohorts", [], "configurations.main.cohorts: "),
+        ("configurations.Main", {"cohorts": ["primary"]}, "'Main' does not match"),
+        ("configurations", {}, "configurations: "),
+        ("cohorts.primary.n", 0, "cohorts.primary.n: 0 is less than"),
+        ("cohorts.screened.screen.limit", 3, "cohorts.screened.screen.limit: unknown key"),
+        ("models.own", {"source": "hub", "repo": "a/b"}, "models.own: missing key 'revision'"),
+        ("models.own", {"source": "ftp"}, "models.own.source: 'ftp' is not one of"),
+        (
+            "models.own",
+            {"source": "hub", "repo": "a/b", "revision": "main"},
+            "models.own.revision: 'main' does not match",
+        ),
+        ("datasets.own", {"source": "local"}, "datasets.own: missing key 'path'"),
+        (
+            "datasets.own",
+            {"source": "local", "path": "x", "field": "q"},
+            "datasets.own.field: unknown key",
+        ),
+        ("cohorts.screened.start", 0, "windows of primary and screened overlap at indices 0 to"),
+        ("trunks.max_tokens", 1000, "engine.max_model_len is 1024"),
+        ("engine.max_num_batched_tokens", 512, "engine.max_num_batched_tokens (512) is below"),
+        ("run", "a/b", "run: 'a/b' does not match"),
+    ],
+)
+def test_bad_configuration_names_the_key(config, path, value, message):
+    put(config, path, value)
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert message in str(error.value)
+
+
+def test_every_fault_is_named_at_once(config):
+    put(config, "engine.threads", 0)
+    put(config, "trunks.top_p", 2)
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert "engine.threads" in str(error.value) and "trunks.top_p" in str(error.value)
+
+
+def test_a_missing_section_names_what_is_missing(config):
+    del config["configurations"]
+    with pytest.raises(ConfigError, match="missing key 'configurations'"):
+        load_study(config)
+
+
+def test_defaults_are_the_published_settings():
+    study = load_study(
+        {
+            "run": "x",
+            "model": "m",
+            "models": {"m": {"source": "local", "path": "m"}},
+            "datasets": {"d": {"source": "local", "path": "d.jsonl"}},
+            "cohorts": {"c": {"dataset": "d", "start": 20, "n": 20, "screen": {}}},
+            "configurations": {"main": {"cohorts": ["c"]}},
+        }
+    )
+    settings = study.configurations["main"].published_settings
+    published = {
+        "rollouts": 8, "temperature": 0.7, "top_p": 0.95, "k": 4, "margin_lt": 1.0,
+        "boundary_slack": 2, "max_pivots_per_rollout": 5, "max_trunk_tokens": 512,
+        "max_cont_tokens": 400, "cont_temp": None, "problems": 20, "numerics": "stock",
+    }  # fmt: skip
+    assert {name: settings[name] for name in published} == published
+    assert study.configurations["main"].trunk_sets[0].cohort.window == range(20, 220)
+    assert study.config["datasets"]["d"]["question_field"] == "question"
+
+
+def test_configurations_share_trunks_that_differ_only_after_the_trunk(config):
+    study = load_study(config)
+    sets = {name: c.trunk_sets for name, c in study.configurations.items()}
+    assert sets["k8"] == sets["greedy"] == sets["main"][1:]
+    assert sets["batch-invariant"][0].name != sets["main"][0].name
+    put(config, "configurations.k8.trunks", {"temperature": 0.9})
+    changed = load_study(config)
+    assert changed.configurations["k8"].trunk_sets != changed.configurations["greedy"].trunk_sets
+
+
+def test_a_section_of_a_configuration_overrides_key_by_key(config):
+    put(config, "configurations.k8.continuations", {"k": 8})
+    sampling = load_study(config).configurations["k8"].sections["continuations"]
+    assert sampling["k"] == 8
+    assert sampling["max_tokens"] == config["continuations"]["max_tokens"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_shipped_configuration_is_valid(path):
+    if path.name != "catalog.yaml":
+        assert load_study(full(path.name)).configurations

@@ -1,0 +1,84 @@
+"""Configuration, wildcards and helpers; the logic is in workflow/scripts/replay."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
+
+from replay.code import code_digest
+from replay.config import ConfigError, load_study
+
+
+configfile: Path(workflow.basedir) / "config" / "catalog.yaml"
+
+
+if not workflow.overwrite_configfiles:
+
+    configfile: Path(workflow.basedir) / "config" / "config.yaml"
+
+
+try:
+    STUDY = load_study(config)
+except ConfigError as error:
+    raise WorkflowError(str(error))
+
+TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
+RESULTS = f"results/{STUDY.config['run']}"
+
+
+def one_of(names):
+    return "|".join(map(re.escape, names))
+
+
+wildcard_constraints:
+    configuration=one_of(STUDY.configurations),
+    trunk_set=one_of(STUDY.trunk_sets),
+    shard=one_of(STUDY.shards),
+    model=one_of(STUDY.config["models"]),
+    dataset=one_of(STUDY.config["datasets"]),
+
+
+def configuration_of(wildcards):
+    return STUDY.configurations[wildcards.configuration]
+
+
+def trunk_set_of(wildcards):
+    return STUDY.trunk_sets[wildcards.trunk_set]
+
+
+def gpus(engine):
+    """GPUs that an engine takes: one, or none on a CPU."""
+    return 1 if engine["device"] == "cuda" else 0
+
+
+def trunk_inputs(wildcards):
+    """Trunk folders of a configuration's shard, in the order of its cohorts."""
+    return expand(
+        f"{RESULTS}/trunks/{{trunk_set}}/{wildcards.shard}",
+        trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
+    )
+
+
+def dataset_of(wildcards):
+    return f"resources/datasets/{configuration_of(wildcards).dataset}.jsonl"
+
+
+def model_of(wildcards):
+    return f"resources/models/{configuration_of(wildcards).model}"
+
+
+def per_shard(pattern):
+    """Input function: `pattern` for every shard."""
+    return expand(f"{RESULTS}/{pattern}", shard=STUDY.shards, allow_missing=True)
+
+
+def per_configuration(pattern):
+    return expand(f"{RESULTS}/{pattern}", configuration=STUDY.configurations)
+
+
+def engine_env(engine):
+    return f"../../envs/engine-{engine['device']}.yaml"

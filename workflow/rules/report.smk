@@ -1,0 +1,81 @@
+"""In: records and analyses. Out: Table 1, Figures 1 to 3 and the page."""
+
+
+localrules:
+    table,
+    figures,
+    report,
+
+
+rule table:
+    input:
+        per_configuration("analysis/{configuration}.json"),
+    output:
+        csv=report(
+            f"{RESULTS}/tables/table1.csv",
+            caption="../report/table1.rst",
+            category="Tables",
+            labels={"table": "Table 1"},
+        ),
+        md=f"{RESULTS}/tables/table1.md",
+        tex=f"{RESULTS}/tables/table1.tex",
+    log:
+        f"{RESULTS}/logs/table.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={"rows": STUDY.rows, "code": code_digest("table")},
+    script:
+        "../scripts/table.py"
+
+
+rule figures:
+    input:
+        records=per_configuration("records/{configuration}.json"),
+        analyses=per_configuration("analysis/{configuration}.json"),
+    output:
+        pdf=expand(f"{RESULTS}/figures/figure{{n}}.pdf", n=[1, 2, 3]),
+        png=report(
+            expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
+            caption="../report/figures.rst",
+            category="Figures",
+        ),
+    log:
+        f"{RESULTS}/logs/figures.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={"rows": STUDY.rows, "code": code_digest("figures")},
+    script:
+        "../scripts/figures.py"
+
+
+rule report:
+    input:
+        records=per_configuration("records/{configuration}.json"),
+        analyses=per_configuration("analysis/{configuration}.json"),
+        cohorts=expand(
+            f"{RESULTS}/screen/{{trunk_set}}/cohort.json", trunk_set=STUDY.trunk_sets
+        ),
+        passes=expand(
+            f"{RESULTS}/passes/{{configuration}}/{{shard}}",
+            configuration=STUDY.configurations,
+            shard=STUDY.shards,
+        ),
+        table=f"{RESULTS}/tables/table1.csv",
+        figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
+    output:
+        f"{RESULTS}/report/index.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={
+            "run": STUDY.config["run"],
+            "title": STUDY.config["title"],
+            "rows": STUDY.rows,
+            "code": code_digest("report", data=TEMPLATES),
+        },
+    script:
+        "../scripts/report.py"

@@ -1,0 +1,51 @@
+"""In: resources/. Out: cohorts, transcripts and decode-time KV state. Engine jobs."""
+
+
+rule screen:
+    input:
+        dataset=lambda wildcards: f"resources/datasets/{trunk_set_of(wildcards).dataset}.jsonl",
+        model=lambda wildcards: f"resources/models/{trunk_set_of(wildcards).model}",
+    output:
+        cohort=f"{RESULTS}/screen/{{trunk_set}}/cohort.json",
+        scan=directory(f"{RESULTS}/screen/{{trunk_set}}/scan"),
+    log:
+        f"{RESULTS}/logs/screen/{{trunk_set}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/screen/{{trunk_set}}.tsv"
+    conda:
+        lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
+    resources:
+        gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
+    params:
+        job=lambda wildcards: {
+            "cohort": trunk_set_of(wildcards).cohort.name,
+            "settings": trunk_set_of(wildcards).settings,
+            "code": code_digest("screen"),
+        },
+    script:
+        "../scripts/screen.py"
+
+
+rule trunks:
+    input:
+        cohort=f"{RESULTS}/screen/{{trunk_set}}/cohort.json",
+        scan=f"{RESULTS}/screen/{{trunk_set}}/scan",
+        dataset=lambda wildcards: f"resources/datasets/{trunk_set_of(wildcards).dataset}.jsonl",
+        model=lambda wildcards: f"resources/models/{trunk_set_of(wildcards).model}",
+    output:
+        directory(f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}"),
+    log:
+        f"{RESULTS}/logs/trunks/{{trunk_set}}/{{shard}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/trunks/{{trunk_set}}/{{shard}}.tsv"
+    conda:
+        lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
+    resources:
+        gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
+    params:
+        job=lambda wildcards: {
+            "settings": trunk_set_of(wildcards).settings,
+            "code": code_digest("trunks"),
+        },
+    script:
+        "../scripts/trunks.py"

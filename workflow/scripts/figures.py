@@ -1,0 +1,21 @@
+"""Figures 1 to 3 as PDF and PNG."""
+
+from replay.figures import draw_all
+from replay.job import logged
+from replay.storage import read_json
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        data = snakemake.input
+        rows = [
+            row | {"records": read_json(records), "analysis": read_json(analysis)}
+            for row, records, analysis in zip(
+                snakemake.params.job["rows"], data.records, data.analyses, strict=True
+            )
+        ]
+        draw_all(rows, snakemake.output.pdf, snakemake.output.png)
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

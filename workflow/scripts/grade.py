@@ -1,0 +1,21 @@
+"""Grade every stored continuation and trunk of one shard by every grader."""
+
+from replay.grades import run
+from replay.job import logged
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        data = snakemake.input
+        run(
+            grading=snakemake.params.job["grading"],
+            trunk_folders=data.trunks,
+            passes_folder=data.passes,
+            dataset=data.dataset,
+            model=data.model,
+            folder=snakemake.output[0],
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

@@ -1,0 +1,13 @@
+"""Fetch one checkpoint at its pinned version."""
+
+from replay.job import logged
+from replay.models import fetch
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        fetch(snakemake.wildcards.model, snakemake.params.job["entry"], snakemake.output[0])
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

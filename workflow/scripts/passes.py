@@ -1,0 +1,22 @@
+"""Run the three replay passes over one shard of a configuration."""
+
+from replay.job import logged
+from replay.passes import run
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]) as console:
+        job, data = snakemake.params.job, snakemake.input
+        run(
+            cohorts=job["cohorts"],
+            settings=job["settings"],
+            code=job["code"],
+            trunk_folders=data.trunks,
+            model=data.model,
+            folder=snakemake.output[0],
+            console=console,
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

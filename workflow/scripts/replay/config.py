@@ -1,0 +1,294 @@
+"""Configuration: validation against the schema, defaults, and each configuration resolved."""
+
+import difflib
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from replay.storage import digest
+
+SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
+# Sections that hold for every configuration unless it overrides them.
+SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message names the key and what it may be."""
+
+
+def load_schema() -> dict:
+    return yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
+
+
+def validate(config: dict, schema: dict) -> None:
+    """Raise ConfigError naming every key that the schema refuses."""
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(config)
+    messages = sorted(message for error in errors for message in _messages(error))
+    if messages:
+        raise ConfigError("invalid configuration:\n  " + "\n  ".join(dict.fromkeys(messages)))
+
+
+def _messages(error: jsonschema.ValidationError) -> list[str]:
+    key = ".".join(map(str, error.absolute_path)) or "(top level)"
+    if error.validator == "oneOf":
+        return _closest_alternative(error, key)
+    if error.validator == "additionalProperties":
+        known = sorted(error.schema.get("properties", {}))
+        unknown = sorted(set(error.instance) - set(known))
+        return [_unknown_key(key, name, known) for name in unknown]
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return [f"{key}: missing key {name!r}" for name in missing]
+    if error.validator == "enum":
+        allowed = ", ".join(map(repr, error.validator_value))
+        return [f"{key}: {error.instance!r} is not one of {allowed}"]
+    return [f"{key}: {error.message}"]
+
+
+def _unknown_key(key: str, name: str, known: list[str]) -> str:
+    where = "" if key == "(top level)" else f"{key}."
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"{where}{name}: unknown key; {hint}"
+
+
+def _closest_alternative(error: jsonschema.ValidationError, key: str) -> list[str]:
+    """Messages of the alternative that was meant: the one whose `source` or type fits."""
+    by_alternative: dict[int, list[jsonschema.ValidationError]] = {}
+    for child in error.context:
+        by_alternative.setdefault(child.schema_path[0], []).append(child)
+    for children in by_alternative.values():
+        if not any(child.validator in ("const", "type") and len(child.path) <= 1
+                   and (child.validator == "const" or not child.path) for child in children):
+            return [message for child in children for message in _messages(child)]
+    return [f"{key}: {error.instance!r} is not valid under any of the given alternatives"]
+
+
+def with_defaults(value: Any, schema: dict, root: dict) -> Any:
+    """A copy of `value` in which every absent key that has a default is filled in."""
+    schema = _follow(schema, root)
+    if not isinstance(value, dict):
+        return value
+    for alternative in schema.get("oneOf", []):
+        properties = _follow(alternative, root).get("properties", {})
+        constant = properties.get("source", {}).get("const")
+        if constant == value.get("source") and properties:
+            schema = alternative
+    filled = dict(value)
+    properties = schema.get("properties", {})
+    for name, child in properties.items():
+        child = _follow(child, root)
+        if name not in filled and "default" in child:
+            filled[name] = deepcopy(child["default"])
+        if name in filled:
+            filled[name] = with_defaults(filled[name], child, root)
+    others = schema.get("additionalProperties")
+    if isinstance(others, dict):
+        for name in set(filled) - set(properties):
+            filled[name] = with_defaults(filled[name], others, root)
+    return filled
+
+
+def _follow(schema: dict, root: dict) -> dict:
+    """The schema that a local `$ref` points to."""
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    return schema
+
+
+@dataclass(frozen=True)
+class Cohort:
+    name: str
+    settings: dict
+
+    @property
+    def window(self) -> range:
+        """Indices that the cohort may use, screened out or not."""
+        screen = self.settings["screen"]
+        size = screen["scan_limit"] if screen else self.settings["n"]
+        return range(self.settings["start"], self.settings["start"] + size)
+
+
+@dataclass(frozen=True)
+class TrunkSet:
+    """Trunks that configurations share when they differ only in what follows the trunk."""
+
+    cohort: Cohort
+    model: str
+    settings: dict  # everything that determines the trunks
+
+    @property
+    def dataset(self) -> str:
+        return self.cohort.settings["dataset"]
+
+    @property
+    def name(self) -> str:
+        numerics = self.settings["engine"]["numerics"]
+        return f"{self.cohort.name}_{self.model}_{numerics}_{digest(self.settings)[:8]}"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of Table 1, with every setting resolved."""
+
+    name: str
+    label: str
+    model: str
+    numerics: str
+    trunk_sets: tuple[TrunkSet, ...]
+    sections: dict  # section name -> settings
+
+    @property
+    def dataset(self) -> str:
+        return self.trunk_sets[0].dataset
+
+    @property
+    def cohorts(self) -> list[str]:
+        return [trunk_set.cohort.name for trunk_set in self.trunk_sets]
+
+    def select(self, *sections: str) -> dict:
+        return {section: self.sections[section] for section in sections}
+
+    @property
+    def published_settings(self) -> dict:
+        """`config` of a records file: the published names, then every section in full."""
+        trunks, pivots, sampling = (
+            self.sections[name] for name in ("trunks", "pivots", "continuations")
+        )
+        same = sampling["temperature"] == trunks["temperature"]
+        return {
+            "configuration": self.name,
+            "model": self.model,
+            "numerics": self.numerics,
+            "cohorts": {t.cohort.name: t.cohort.settings for t in self.trunk_sets},
+            "problems": sum(t.cohort.settings["n"] for t in self.trunk_sets),
+            "rollouts": trunks["rollouts"],
+            "temperature": trunks["temperature"],
+            "top_p": trunks["top_p"],
+            "k": sampling["k"],
+            "margin_lt": pivots["margin_lt"],
+            "boundary_slack": pivots["boundary_slack"],
+            "max_pivots_per_rollout": pivots["max_per_rollout"],
+            "max_trunk_tokens": trunks["max_tokens"],
+            "max_cont_tokens": sampling["max_tokens"],
+            "cont_temp": None if same else sampling["temperature"],
+            "sections": self.sections,
+        }
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole configuration file, validated, with defaults filled in."""
+
+    config: dict
+    configurations: dict[str, Configuration]
+
+    @property
+    def trunk_sets(self) -> dict[str, TrunkSet]:
+        every = (t for c in self.configurations.values() for t in c.trunk_sets)
+        return {trunk_set.name: trunk_set for trunk_set in every}
+
+    @property
+    def rows(self) -> list[dict]:
+        """What Table 1 says of each configuration besides its numbers."""
+        return [
+            {
+                "name": c.name,
+                "label": c.label,
+                "model": c.model,
+                "numerics": c.numerics,
+                "trunk_sets": [trunk_set.name for trunk_set in c.trunk_sets],
+            }
+            for c in self.configurations.values()
+        ]
+
+    @property
+    def shards(self) -> list[str]:
+        count = self.config["shards"]
+        return [f"{i}-of-{count}" for i in range(count)]
+
+
+def load_study(config: dict) -> Study:
+    """Validate a configuration and resolve it. Raises ConfigError naming the key at fault."""
+    schema = load_schema()
+    validate(config, schema)
+    filled = with_defaults(config, schema, schema)
+    configurations = {
+        name: _resolve(name, entry, config, filled)
+        for name, entry in filled["configurations"].items()
+    }
+    return Study(filled, configurations)
+
+
+def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration:
+    key = f"configurations.{name}"
+    model = entry.get("model", filled.get("model"))
+    if model is None:
+        raise ConfigError(f"{key}.model: no model is named, here or at the top level")
+    _known(f"{key}.model", model, filled["models"], "models")
+    own = given["configurations"][name]
+    sections = {s: filled[s] | own.get(s, {}) for s in SECTIONS}
+    numerics = own.get("numerics", filled["numerics"])
+    sections["engine"] = sections["engine"] | {"numerics": numerics}
+    _check_lengths(key, sections)
+    cohorts = []
+    for cohort in entry["cohorts"]:
+        _known(f"{key}.cohorts", cohort, filled["cohorts"], "cohorts")
+        settings = filled["cohorts"][cohort]
+        _known(f"cohorts.{cohort}.dataset", settings["dataset"], filled["datasets"], "datasets")
+        cohorts.append(Cohort(cohort, settings))
+    _check_overlap(key, cohorts)
+    trunk_sets = tuple(_trunk_set(cohort, model, sections, filled) for cohort in cohorts)
+    return Configuration(name, entry.get("label", name), model, numerics, trunk_sets, sections)
+
+
+def _trunk_set(cohort: Cohort, model: str, sections: dict, filled: dict) -> TrunkSet:
+    settings = {
+        "model": filled["models"][model],
+        "dataset": filled["datasets"][cohort.settings["dataset"]],
+        "cohort": cohort.settings,
+        **{section: sections[section] for section in ("engine", "prompt", "trunks")},
+    }
+    return TrunkSet(cohort, model, settings)
+
+
+def _known(key: str, name: str, known: dict, what: str) -> None:
+    if name not in known:
+        names = ", ".join(known) or "none"
+        raise ConfigError(f"{key}: unknown name {name!r}; known {what}: {names}")
+
+
+def _check_overlap(key: str, cohorts: list[Cohort]) -> None:
+    datasets = {cohort.settings["dataset"] for cohort in cohorts}
+    if len(datasets) > 1:
+        raise ConfigError(f"{key}.cohorts: pooled cohorts need one dataset, not {sorted(datasets)}")
+    for one, other in combinations(cohorts, 2):
+        common = range(max(one.window.start, other.window.start),
+                       min(one.window.stop, other.window.stop))
+        if common:
+            raise ConfigError(
+                f"{key}.cohorts: the windows of {one.name} and {other.name} overlap at indices "
+                f"{common.start} to {common.stop - 1}; move cohorts.{other.name}.start"
+            )
+
+
+def _check_lengths(key: str, sections: dict) -> None:
+    engine = sections["engine"]
+    longest = sections["trunks"]["max_tokens"] + max(
+        sections["continuations"]["max_tokens"], sections["continuations"]["probe_tokens"]
+    )
+    if longest >= engine["max_model_len"]:
+        raise ConfigError(
+            f"{key}: trunks.max_tokens and continuations.max_tokens take {longest} tokens, but "
+            f"engine.max_model_len is {engine['max_model_len']}"
+        )
+    if engine["device"] == "cpu" and engine["max_num_batched_tokens"] < engine["max_model_len"]:
+        raise ConfigError(
+            f"{key}: engine.max_num_batched_tokens ({engine['max_num_batched_tokens']}) is below "
+            f"engine.max_model_len ({engine['max_model_len']}); a CPU engine cannot split a prefill"
+        )

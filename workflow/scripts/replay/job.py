@@ -1,0 +1,39 @@
+"""What every script shares: its log, its progress bar, and one clear line when it fails."""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+
+@contextmanager
+def logged(log: str) -> Iterator[IO[str]]:
+    """Send everything that this process and its children print to `log`; yield the console.
+
+    Descriptors are redirected, not `sys.stderr`: engine workers write to theirs. An expected
+    error (bad input, a refused reset) puts one line on the console and its traceback in the log.
+    """
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    console = os.fdopen(os.dup(2), "w", buffering=1)
+    with open(log, "w", buffering=1, encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield console
+        except Exception as error:
+            traceback.print_exc()
+            print(f"error: {error}\n  (details: {log})", file=console)
+            sys.stderr.flush()
+            raise SystemExit(1) from error
+
+
+def progress(console: IO[str], what: str, total: int, unit: str) -> tqdm:
+    """A bar with the estimated time left; on a file it prints a line every half minute."""
+    interval = 0.5 if console.isatty() else 30
+    return tqdm(total=total, desc=what, unit=unit, file=console, mininterval=interval,
+                dynamic_ncols=True, smoothing=0.1)

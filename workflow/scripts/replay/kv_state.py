@@ -1,0 +1,127 @@
+"""The decode-time KV state as a file: saved when a trunk ends, restored into a later engine.
+
+One safetensors file a problem. Each entry is a layer, block index first; the metadata names the
+token ids that the blocks stand for and a sha256 a block. An exact pass resumed from such a file
+takes the engine's own prefix-cache path: no connector, no patched source.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+FORMAT = "kv-state/1"
+
+
+class KVStateError(RuntimeError):
+    """A KV state that cannot be saved, or that is not what its file says."""
+
+
+def block_dimension(kv_cache: torch.Tensor, num_blocks: int) -> int:
+    """Axis of a layer's cache that counts blocks: 0, or 1 where keys and values come first."""
+    shape = tuple(kv_cache.shape)
+    if shape[:2] == (2, num_blocks):
+        return 1
+    if shape[0] == num_blocks:
+        return 0
+    raise KVStateError(f"no axis of a KV cache of shape {shape} counts {num_blocks} blocks")
+
+
+def block_digests(layers: list[torch.Tensor]) -> list[str]:
+    """sha256 of each block over all layers; `layers` are contiguous, block index first."""
+    digests = [hashlib.sha256() for _ in range(layers[0].shape[0])]
+    for layer in layers:
+        for sha, block in zip(digests, layer, strict=True):
+            sha.update(block.contiguous().view(torch.uint8).numpy())
+    return [sha.hexdigest() for sha in digests]
+
+
+class KVWorkerExtension:
+    """Methods added to the worker, which owns the KV tensors; called by `LLM.collective_rpc`."""
+
+    def _num_blocks(self) -> int:
+        return self.model_runner.kv_cache_config.num_blocks
+
+    def read_kv_blocks(self, block_ids: list[int]) -> list[torch.Tensor]:
+        layers = []
+        for kv_cache in self.model_runner.kv_caches:
+            axis = block_dimension(kv_cache, self._num_blocks())
+            index = torch.tensor(block_ids, device=kv_cache.device)
+            layers.append(kv_cache.index_select(axis, index).movedim(axis, 0).cpu().contiguous())
+        return layers
+
+    def save_kv_blocks(self, block_ids: list[int], metadata: dict[str, str], path: str) -> None:
+        layers = self.read_kv_blocks(block_ids)
+        metadata = metadata | {"sha256": json.dumps(block_digests(layers))}
+        save_file({f"layer.{i}": layer for i, layer in enumerate(layers)}, path, metadata=metadata)
+
+    def load_kv_blocks(self, block_ids: list[int], path: str) -> None:
+        """Write the file's blocks into the cache and verify what the cache then holds."""
+        with safe_open(path, framework="pt") as file:
+            expected = json.loads(file.metadata()["sha256"])
+            names = [f"layer.{i}" for i in range(len(file.keys()))]
+            layers = [file.get_tensor(name) for name in names]
+        depth = len(self.model_runner.kv_caches)
+        if len(layers) != depth:
+            raise KVStateError(f"{path}: holds {len(layers)} layers, the model has {depth}")
+        self._verify(block_digests(layers), expected, f"{path}: the file is damaged")
+        for kv_cache, layer in zip(self.model_runner.kv_caches, layers, strict=True):
+            axis = block_dimension(kv_cache, self._num_blocks())
+            index = torch.tensor(block_ids, device=kv_cache.device)
+            kv_cache.index_copy_(axis, index, layer.movedim(0, axis).to(kv_cache.device))
+        restored = block_digests(self.read_kv_blocks(block_ids))
+        self._verify(restored, expected, f"{path}: the cache does not hold what was restored")
+
+    def attention_backend(self) -> str:
+        """Name of the attention backend in force on this worker."""
+        return self.model_runner.attn_groups[0][0].backend.get_name()
+
+    def fill_kv_cache(self, value: float) -> None:
+        """Overwrite the whole cache, so that a test can prove that nothing resident is left."""
+        for kv_cache in self.model_runner.kv_caches:
+            kv_cache.fill_(value)
+
+    @staticmethod
+    def _verify(found: list[str], expected: list[str], what: str) -> None:
+        bad = [i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b]
+        if bad:
+            raise KVStateError(f"{what}: block {bad[0]} ({len(bad)} in all); delete it and rerun")
+
+
+def unique_blocks(
+    sequences: list[list[int]], block_size: int
+) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """Full blocks of token sequences, each named once by the whole prefix that it ends.
+
+    Returns the prefixes in first-seen order, and for each sequence the row of each of its blocks.
+    """
+    rows: dict[tuple[int, ...], int] = {}
+    of_sequence = []
+    for tokens in sequences:
+        prefixes = (tuple(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size))
+        of_sequence.append([rows.setdefault(prefix, len(rows)) for prefix in prefixes])
+    return list(rows), of_sequence
+
+
+def describe(sequences: list[list[int]], block_size: int) -> dict[str, str]:
+    """Safetensors metadata: the token ids that the saved blocks stand for."""
+    return {
+        "format": FORMAT,
+        "block_size": str(block_size),
+        "sequences": json.dumps(sequences, separators=(",", ":")),
+    }
+
+
+def read_description(path: Path | str) -> tuple[list[list[int]], int]:
+    """Token sequences and block size that a KV state file says it holds."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+    except Exception as error:  # safetensors raises its own type for a truncated file
+        raise KVStateError(f"{path}: not a readable KV state ({error}); delete it") from error
+    if metadata.get("format") != FORMAT:
+        raise KVStateError(f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}")
+    return json.loads(metadata["sequences"]), int(metadata["block_size"])

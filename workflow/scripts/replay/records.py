@@ -1,0 +1,184 @@
+"""One record per pivot: the credit estimate under every pass, with the published field names."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from replay.protocol import ARMS, COMPARED, EXACT, PASSES, PROBE, REFERENCE, pivot_key
+from replay.storage import read_jsonl, write_json
+
+
+def by_pivot(rows: Iterable[dict]) -> dict[tuple[int, int, int], dict[str, dict]]:
+    """Rows of one pass as pivot -> arm -> k -> row."""
+    table: dict = defaultdict(lambda: {arm: {} for arm in ARMS})
+    for row in rows:
+        table[pivot_key(row)][row["arm"]][row["k"]] = row
+    return table
+
+
+def estimate(grades: dict[str, dict[int, dict]]) -> float:
+    """A_t: mean reward of the actual arm minus that of the alternative (paper section 3.1)."""
+    actual, alternative = (
+        sum(row["reward"] for row in grades[arm].values()) / len(grades[arm]) for arm in ARMS
+    )
+    return actual - alternative
+
+
+def probe_comparison(reference: dict, compared: dict) -> dict:
+    """The grading-free channel: greedy probes of both arms against exact1's (paper 3.2).
+
+    The delta is the per-pivot maximum over the arms of the first token's logprob difference.
+    """
+    pairs = [(reference[arm][PROBE], compared[arm][PROBE]) for arm in ARMS]
+    return {
+        "divergence": any(a["token_ids"] != b["token_ids"] for a, b in pairs),
+        "delta": max(abs(a["logprobs"][0] - b["logprobs"][0]) for a, b in pairs),
+        "equal": all(
+            a["token_ids"] == b["token_ids"] and a["logprobs"] == b["logprobs"] for a, b in pairs
+        ),
+    }
+
+
+def continuations_equal(reference: dict, compared: dict) -> int:
+    """How many of the 2K continuations have the token ids that they had under exact1."""
+    return sum(
+        row["token_ids"] == compared[arm][k]["token_ids"]
+        for arm in ARMS
+        for k, row in reference[arm].items()
+        if k != PROBE
+    )
+
+
+def cache_facts(pivot: dict, requests: dict[str, dict]) -> dict:
+    """Did every request of a pivot hit the block-aligned pivot position, and was any preempted?"""
+    rows = [row for arm in ARMS for row in requests[arm].values()]
+    cached = [row["num_cached_tokens"] for row in rows]
+    aligned = pivot["abs_pos"] - pivot["offset"]
+    return {
+        "cached": [min(cached), max(cached)],
+        "ok": min(cached) >= aligned,
+        "preempted": any(row["preemptions"] for row in rows),
+    }
+
+
+def record(pivot: dict, rollout_correct: int, raw: dict, grades: dict) -> dict:
+    """One pivot's record. `raw` and `grades` map pass -> arm -> k -> row."""
+    caches = {name: cache_facts(pivot, raw[name]) for name in PASSES}
+    probes = {name: probe_comparison(raw[REFERENCE], raw[name]) for name in COMPARED}
+    equal = {name: continuations_equal(raw[REFERENCE], raw[name]) for name in COMPARED}
+    flags = [f"{name}_cache_miss" for name in EXACT if not caches[name]["ok"]]
+    flags += [f"{name}_preempted" for name in PASSES if caches[name]["preempted"]]
+    return {
+        "problem_id": pivot["problem_id"],
+        "rollout": pivot["rollout"],
+        "abs_pos": pivot["abs_pos"],
+        "gen_index": pivot["gen_index"],
+        "margin": pivot["margin"],
+        "rollout_correct": rollout_correct,
+        **{f"A_{name}": estimate(grades[name]) for name in PASSES},
+        **{f"cache_ok_{name}": caches[name]["ok"] for name in EXACT},
+        **{f"greedy_first_{name}": _first_tokens(raw[name]) for name in PASSES},
+        **{f"greedy_divergence_{name}": probes[name]["divergence"] for name in COMPARED},
+        **{f"greedy_first_logprob_delta_{name}": probes[name]["delta"] for name in COMPARED},
+        "cohort": pivot["cohort"],
+        "block_size": pivot["block_size"],
+        "offset": pivot["offset"],
+        "sampled_token": pivot["sampled_token"],
+        "alternative_token": pivot["alternative_token"],
+        "topk": pivot["topk"],
+        "borrowed_blocks": pivot["borrowed_blocks"],
+        **{f"cached_tokens_{name}": caches[name]["cached"] for name in PASSES},
+        **{f"preempted_{name}": caches[name]["preempted"] for name in PASSES},
+        **{f"probe_equal_{name}": probes[name]["equal"] for name in COMPARED},
+        **{f"continuations_equal_{name}": equal[name] for name in COMPARED},
+        "outcomes": {name: _per_arm(grades[name], "outcome") for name in PASSES},
+        "outcomes_by_grader": {name: _per_arm(grades[name], "outcomes") for name in PASSES},
+        "finish_reasons": {name: _per_arm(raw[name], "finish_reason") for name in PASSES},
+        "flags": flags,
+    }
+
+
+def _first_tokens(requests: dict) -> dict:
+    return {
+        arm: [requests[arm][PROBE]["token_ids"][0], requests[arm][PROBE]["logprobs"][0]]
+        for arm in ARMS
+    }
+
+
+def _per_arm(rows: dict, field: str) -> dict:
+    """The field of every continuation (not of the probe), in the order of k."""
+    return {
+        arm: [rows[arm][k][field] for k in sorted(k for k in rows[arm] if k != PROBE)]
+        for arm in ARMS
+    }
+
+
+def build(
+    settings: dict,
+    pivots: list[dict],
+    trunk_grades: list[dict],
+    completions: dict[str, Iterable[dict]],
+    grades: dict[str, Iterable[dict]],
+) -> dict:
+    """The records file: `config`, `per_problem`, `pivots` (published field names, and more)."""
+    raw = {name: by_pivot(rows) for name, rows in completions.items()}
+    graded = {name: by_pivot(rows) for name, rows in grades.items()}
+    correct = {(row["problem_id"], row["rollout"]): row["reward"] for row in trunk_grades}
+    rows = [
+        record(
+            pivot,
+            correct[pivot["problem_id"], pivot["rollout"]],
+            {name: raw[name][pivot_key(pivot)] for name in PASSES},
+            {name: graded[name][pivot_key(pivot)] for name in PASSES},
+        )
+        for pivot in pivots
+    ]
+    return {
+        "experiment": "replay-noise-audit",
+        "config": settings,
+        "per_problem": per_problem(trunk_grades, rows),
+        "pivots": rows,
+    }
+
+
+def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
+    """A summary a problem, in the order of the trunks."""
+    rewards, records = defaultdict(list), defaultdict(list)
+    for row in trunk_grades:
+        rewards[row["problem_id"]].append(row["reward"])
+    for row in rows:
+        records[row["problem_id"]].append(row)
+    return [
+        {
+            "problem_id": problem,
+            "pivots": len(records[problem]),
+            "rollouts": len(values),
+            "rollout_accuracy": sum(values) / len(values),
+            "cache_violations": {
+                name: sum(not row[f"cache_ok_{name}"] for row in records[problem])
+                for name in EXACT
+            },
+        }
+        for problem, values in rewards.items()
+    ]
+
+
+def run(
+    settings: dict,
+    passes_folders: list[str],
+    grades_folders: list[str],
+    output: Path | str,
+) -> None:
+    """Write the records file of one configuration from all its shards."""
+
+    def rows(folders: list[str], name: str) -> list[dict]:
+        return [row for folder in folders for row in read_jsonl(Path(folder) / f"{name}.jsonl")]
+
+    records = build(
+        settings,
+        sorted(rows(passes_folders, "pivots"), key=pivot_key),
+        sorted(rows(grades_folders, "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
+        {name: rows(passes_folders, name) for name in PASSES},
+        {name: rows(grades_folders, name) for name in PASSES},
+    )
+    write_json(output, records)

@@ -1,0 +1,117 @@
+"""Cohorts: which problems are measured, and why (paper section 3.4, amendment 1)."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO
+
+from replay.config import Cohort
+from replay.datasets import DatasetError, Problem, load_problems
+from replay.grading import grade
+from replay.job import progress
+from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
+from replay.trunks import TrunkGenerator
+
+
+def candidates(cohort: Cohort, problems: list[Problem]) -> list[Problem]:
+    """The problems of the cohort's window; DatasetError when it passes the end of the data."""
+    window = cohort.window
+    if window.stop > len(problems):
+        key = "screen.scan_limit" if cohort.settings["screen"] else "n"
+        raise DatasetError(
+            f"cohorts.{cohort.name}: the window {window.start} to {window.stop - 1} passes the end "
+            f"of dataset {cohort.settings['dataset']} (last index {len(problems) - 1}); lower "
+            f"cohorts.{cohort.name}.{key} or cohorts.{cohort.name}.start"
+        )
+    return problems[window.start : window.stop]
+
+
+def accuracy(rows: list[dict], gold: float, grader: str) -> float:
+    """Share of a problem's trunk rollouts that are right."""
+    rewards = [grade(grader, row["text"], gold, row["finish_reason"]).reward for row in rows]
+    return sum(rewards) / len(rewards)
+
+
+def scan(
+    problems: Iterable[Problem],
+    rollouts: Callable[[Problem], list[dict]],
+    wanted: int,
+    grader: str,
+) -> list[dict]:
+    """Keep problems whose trunk rollouts are neither all right nor all wrong, until `wanted`.
+
+    Returns every problem looked at, in order: index, trunk accuracy, and whether it was admitted.
+    """
+    looked_at: list[dict] = []
+    for problem in problems:
+        if sum(entry["admitted"] for entry in looked_at) == wanted:
+            break
+        share = accuracy(rollouts(problem), problem.answer, grader)
+        looked_at.append(
+            {"index": problem.index, "accuracy": share, "admitted": 0.0 < share < 1.0}
+        )
+    return looked_at
+
+
+def cohort_report(cohort: Cohort, looked_at: list[dict]) -> dict:
+    """cohort.json: the problems, and whether the scan ended before enough were found."""
+    settings = cohort.settings
+    found = sum(entry["admitted"] for entry in looked_at)
+    note = ""
+    if found < settings["n"]:
+        note = (
+            f"scan limit reached: {found} of {settings['n']} problems of mixed accuracy found "
+            f"among {len(looked_at)} scanned"
+        )
+    return {
+        "name": cohort.name,
+        "dataset": settings["dataset"],
+        "screened": bool(settings["screen"]),
+        "window": [cohort.window.start, cohort.window.stop - 1],
+        "requested": settings["n"],
+        "found": found,
+        "scanned": len(looked_at) if settings["screen"] else 0,
+        "problems": looked_at,
+        "note": note,
+    }
+
+
+def fixed(problems: list[Problem]) -> list[dict]:
+    """Entries of a fixed window: all admitted, unseen."""
+    return [{"index": p.index, "accuracy": None, "admitted": True} for p in problems]
+
+
+def run(
+    cohort_name: str,
+    settings: dict,
+    code: str,
+    dataset: Path | str,
+    model: Path | str,
+    cohort_file: Path | str,
+    scan_folder: Path | str,
+    console: IO[str],
+) -> None:
+    """Write cohort.json; for a screened cohort, keep the trunks that its scan generated."""
+    cohort = Cohort(cohort_name, settings["cohort"])
+    problems = candidates(cohort, load_problems(dataset))
+    workspace = Workspace(scan_folder, [settings, code, sha256_file(dataset)])
+    finished = workspace.path("finished")
+    finished.mkdir(exist_ok=True)
+    if screen := settings["cohort"]["screen"]:
+        generator = TrunkGenerator(workspace, model, settings)
+        generator.check_context(problems)
+        with progress(console, f"screen {cohort_name}", len(problems), "problem") as bar:
+            looked_at = scan(
+                problems,
+                lambda problem: (bar.update(), generator.rollouts(problem))[1],
+                settings["cohort"]["n"],
+                screen["grader"],
+            )
+        for entry in looked_at:
+            if entry["admitted"]:
+                for piece in (generator.piece, generator.kv_piece):
+                    link(piece(entry["index"]), finished / piece(entry["index"]).name)
+    else:
+        looked_at = fixed(problems)
+    publish_folder(finished, scan_folder)
+    write_json(cohort_file, cohort_report(cohort, looked_at))
+    workspace.clear()

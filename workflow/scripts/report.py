@@ -1,0 +1,27 @@
+"""The page: tables, figures, what each means, settings and engine facts in one HTML file."""
+
+from replay.job import logged
+from replay.page import gather
+from replay.report import build_report
+from replay.storage import write_text
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        job, data = snakemake.params.job, snakemake.input
+        context = gather(
+            run=job["run"],
+            title=job["title"],
+            rows=job["rows"],
+            records=data.records,
+            analyses=data.analyses,
+            cohorts=data.cohorts,
+            passes=data.passes,
+            table=data.table,
+            figures=data.figures,
+        )
+        write_text(snakemake.output[0], build_report(context))
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

@@ -1,0 +1,23 @@
+"""Decide which problems a cohort holds, generating trunks where it is screened by accuracy."""
+
+from replay.job import logged
+from replay.screen import run
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]) as console:
+        job, data = snakemake.params.job, snakemake.input
+        run(
+            cohort_name=job["cohort"],
+            settings=job["settings"],
+            code=job["code"],
+            dataset=data.dataset,
+            model=data.model,
+            cohort_file=snakemake.output.cohort,
+            scan_folder=snakemake.output.scan,
+            console=console,
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

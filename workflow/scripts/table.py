@@ -1,0 +1,19 @@
+"""Table 1 as CSV, Markdown and LaTeX."""
+
+from replay.job import logged
+from replay.storage import read_json
+from replay.tables import table1, write_table
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        rows = [
+            row | {"analysis": read_json(path)}
+            for row, path in zip(snakemake.params.job["rows"], snakemake.input, strict=True)
+        ]
+        output = snakemake.output
+        write_table(table1(rows), output.csv, output.md, output.tex)
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

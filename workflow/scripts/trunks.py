@@ -1,0 +1,24 @@
+"""Generate the trunks of one shard of a cohort, with their KV state."""
+
+from replay.job import logged
+from replay.trunks import run
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]) as console:
+        job, data = snakemake.params.job, snakemake.input
+        run(
+            settings=job["settings"],
+            code=job["code"],
+            shard=snakemake.wildcards.shard,
+            cohort_file=data.cohort,
+            scan_folder=data.scan,
+            dataset=data.dataset,
+            model=data.model,
+            folder=snakemake.output[0],
+            console=console,
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821
