@@ -49,6 +49,10 @@ for configuration in STUDY.configurations:
             f"{RESULTS}/analysis/{configuration}.json",
 
 
+onstart:
+    hold_lock(RESULTS)
+
+
 onerror:
     print(
         "Failed. The log that the error above names says why; finished problems are kept."

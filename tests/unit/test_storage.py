@@ -7,6 +7,7 @@ from replay.storage import (
     Workspace,
     atomic_path,
     digest,
+    lock_folder,
     publish_folder,
     read_json,
     read_jsonl,
@@ -38,12 +39,24 @@ def test_a_bad_line_is_named(tmp_path):
 
 def test_pieces_survive_and_belong_to_their_settings(tmp_path):
     output = tmp_path / "shard"
-    write_json(Workspace(output, {"k": 4}).path("3.json"), "done")
-    assert read_json(Workspace(output, {"k": 4}).path("3.json")) == "done"
+    first = Workspace(output, {"k": 4})
+    write_json(first.path("3.json"), "done")
+    first.lock.close()  # the process died
+    again = Workspace(output, {"k": 4})
+    assert read_json(again.path("3.json")) == "done"
+    again.lock.close()
     other = Workspace(output, {"k": 8})
     assert not other.path("3.json").exists()
     other.clear()
-    assert not Workspace(output, {"k": 4}).path("3.json").exists()
+    assert not again.path("3.json").exists()
+
+
+def test_one_process_holds_a_folder(tmp_path):
+    held = lock_folder(tmp_path / "results")
+    with pytest.raises(BlockingIOError):
+        lock_folder(tmp_path / "results")
+    held.close()
+    lock_folder(tmp_path / "results").close()
 
 
 def test_publishing_replaces_a_folder(tmp_path):

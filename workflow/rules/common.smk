@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
 from replay.config import ConfigError, load_study
+from replay.storage import lock_folder
 
 
 configfile: Path(workflow.basedir) / "config" / "catalog.yaml"
@@ -30,6 +31,9 @@ TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*")
 RESULTS = f"results/{STUDY.config['run']}"
 
 
+LOCKS = []  # open files: closing one would release it
+
+
 def one_of(names):
     return "|".join(map(re.escape, names))
 
@@ -40,6 +44,14 @@ wildcard_constraints:
     shard=one_of(STUDY.shards),
     model=one_of(STUDY.config["models"]),
     dataset=one_of(STUDY.config["datasets"]),
+
+
+def hold_lock(folder):
+    """One workflow process on one results folder; the lock ends with the process, even killed."""
+    try:
+        LOCKS.append(lock_folder(folder))
+    except BlockingIOError:
+        raise WorkflowError(f"another workflow process is at work on {folder}; wait for it")
 
 
 def configuration_of(wildcards):

@@ -37,8 +37,8 @@ class Completion:
 def environment(settings: dict) -> dict[str, str]:
     """Environment variables that put `settings` in force.
 
-    `VLLM_BATCH_INVARIANT` does nothing on the CPU; there the split of the KV reduction is what
-    makes a result depend on the batch, so switching it off is the CPU's batch-invariant numerics.
+    `VLLM_BATCH_INVARIANT` does nothing on the CPU; there `VLLM_CPU_ATTN_SPLIT_KV=0` makes attention
+    independent of the batch, and `WorkerExtension.pin_linear_rows` the matrix products.
     """
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -92,10 +92,12 @@ class Engine:
             # A seeded request whose prefill is split over two steps kills the CPU engine.
             enable_chunked_prefill=not cpu,
             enforce_eager=not settings["compile"],
-            worker_extension_cls="replay.kv_state.KVWorkerExtension",
+            worker_extension_cls="replay.worker.WorkerExtension",
             scheduler_cls=ReplayScheduler,
             disable_log_stats=True,
         )
+        if cpu and settings["numerics"] == "batch-invariant":
+            self.llm.collective_rpc("pin_linear_rows")
         self.start_seconds = time.monotonic() - started
         if not self.cache_config.enable_prefix_caching:
             raise EngineError("the engine switched prefix caching off: nothing could be resumed")
@@ -207,6 +209,10 @@ class Engine:
             sequences, lambda ids: self.llm.collective_rpc("load_kv_blocks", args=(ids, str(path)))
         )
 
+    def close(self) -> None:
+        """Stop the worker and free its memory."""
+        self.llm.llm_engine.engine_core.shutdown()
+
     def facts(self) -> dict:
         """What is in force, asked of the engine where it can tell."""
         import torch  # noqa: PLC0415
@@ -218,7 +224,7 @@ class Engine:
             "vllm": vllm.__version__,
             "torch": torch.__version__,
             "device": device_name(self.settings["device"]),
-            "attention_backend": self.llm.collective_rpc("attention_backend")[0],
+            **self.llm.collective_rpc("numerics_in_force")[0],
             "numerics": self.settings["numerics"],
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "block_size": self.block_size,

@@ -75,10 +75,6 @@ class KVWorkerExtension:
         restored = block_digests(self.read_kv_blocks(block_ids))
         self._verify(restored, expected, f"{path}: the cache does not hold what was restored")
 
-    def attention_backend(self) -> str:
-        """Name of the attention backend in force on this worker."""
-        return self.model_runner.attn_groups[0][0].backend.get_name()
-
     def fill_kv_cache(self, value: float) -> None:
         """Overwrite the whole cache, so that a test can prove that nothing resident is left."""
         for kv_cache in self.model_runner.kv_caches:

@@ -201,6 +201,8 @@ def run(
     hashes = [sha256_file(Path(trunks) / "trunks.jsonl") for trunks in trunk_folders]
     workspace = Workspace(folder, [settings, code, cohorts, hashes])
     busy = [work for work in works if work.requests]
+    kept = sum(_piece(workspace, work).exists() for work in busy)
+    print(f"{kept} finished problems are kept, {len(busy) - kept} are to be run", flush=True)
     total = len(PASSES) * sum(len(work.requests) for work in busy)
     engine = None
     with progress(console, f"passes {Path(folder).parent.name}", total, "request") as bar:

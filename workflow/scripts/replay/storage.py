@@ -1,5 +1,6 @@
 """Files: atomic writes, JSON Lines with located errors, digests, and work kept across a crash."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 class StoredFileError(ValueError):
@@ -71,17 +72,36 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def lock_folder(folder: Path | str, wait: bool = False) -> IO[str]:
+    """Hold the folder's lock as long as the returned file is open and this process lives.
+
+    Raises BlockingIOError when another process holds it and `wait` is false.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        file.close()
+        raise
+    return file
+
+
 class Workspace:
     """Finished pieces of a long job, kept outside the declared outputs until the job is done.
 
     Snakemake deletes the outputs of a job that died. Pieces live in a folder named after a digest
-    of everything that determines them, so a rerun finds its own pieces and never another's.
+    of everything that determines them, so a rerun finds its own pieces and never another's. A
+    process that outlived its killed parent is waited for.
     """
 
     def __init__(self, output: Path | str, determines: Any):
         output = Path(output)
-        self.folder = output.parent / f".{output.name}.unfinished" / digest(determines)[:16]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        root = output.parent / f".{output.name}.unfinished"
+        self.lock = lock_folder(root, wait=True)
+        self.folder = root / digest(determines)[:16]
+        self.folder.mkdir(exist_ok=True)
 
     def path(self, name: str) -> Path:
         return self.folder / name

@@ -1,0 +1,210 @@
+"""Real vLLM on the CPU: restored state, seeds, resets and numerics."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from replay.datasets import Problem
+from replay.engine import Engine, EngineError, environment
+from replay.kv_state import KVStateError
+from replay.passes import plan, run_problem
+from replay.prompts import load_tokenizer
+from replay.protocol import PASSES, PROBE
+from replay.storage import Workspace
+from replay.trunks import TrunkGenerator
+
+pytestmark = pytest.mark.engine
+
+PROBLEM = Problem(0, "Tom has 3 apples. He buys 5 more. How many apples does Tom have now?", 8)
+SETTINGS = {
+    "engine": {
+        "device": "cpu", "numerics": "stock", "threads": 2, "compile": False, "dtype": "bfloat16",
+        "block_size": 16, "max_model_len": 512, "max_num_seqs": 64, "max_num_batched_tokens": 512,
+        "kv_cache_gib": 0.5,
+    },
+    "prompt": {"instruction": "\n\nReason step by step.", "system": None},
+    "trunks": {
+        "rollouts": 4, "temperature": 0.7, "top_p": 0.95, "max_tokens": 96, "logprobs": 5,
+    },
+    "pivots": {
+        "margin_lt": 1.0, "boundary_slack": 2, "max_per_rollout": 2, "ranking": "text",
+    },
+    "continuations": {
+        "k": 2, "temperature": 0.7, "top_p": 0.95, "max_tokens": 48, "probe_tokens": 16,
+    },
+}  # fmt: skip
+
+
+def start(checkpoint, folder, numerics):
+    """An engine that has just generated the trunks of PROBLEM, and the work planned on them."""
+    engine_settings = SETTINGS["engine"] | {"numerics": numerics}
+    settings = SETTINGS | {"engine": engine_settings}
+    generator = TrunkGenerator(Workspace(folder / "out", "x"), checkpoint, settings)
+    rows = generator.rollouts(PROBLEM)
+    special = set(load_tokenizer(checkpoint).all_special_ids)
+    work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
+    return SimpleNamespace(
+        engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
+    )
+
+
+@pytest.fixture(scope="module")
+def stock(checkpoint, tmp_path_factory):
+    session = start(checkpoint, tmp_path_factory.mktemp("stock"), "stock")
+    yield session
+    session.engine.close()
+
+
+@pytest.fixture(scope="module")
+def invariant(checkpoint, tmp_path_factory):
+    session = start(checkpoint, tmp_path_factory.mktemp("invariant"), "batch-invariant")
+    yield session
+    session.engine.close()
+
+
+def requests(session):
+    from replay.passes import _parameters
+
+    prompts = [request.prompt for request in session.work.requests]
+    parameters = [_parameters(session.engine, r, session.sampling) for r in session.work.requests]
+    return prompts, parameters
+
+
+def channels(completions):
+    return [(c.token_ids, c.logprobs, c.finish_reason) for c in completions]
+
+
+def test_restored_state_equals_resident_state(stock):
+    """exact1 straight after the trunk, and from a file with the whole cache overwritten between."""
+    # Runs first: the trunk's own blocks must still be the resident ones.
+    prompts, parameters = requests(stock)
+    resident = stock.engine.generate(prompts, parameters)
+    stock.engine.reset()
+    stock.engine.llm.collective_rpc("fill_kv_cache", args=(3.0,))
+    stock.engine.restore_kv(stock.work.kv_path)
+    restored = stock.engine.generate(prompts, parameters)
+    assert len(prompts) >= 6
+    assert channels(resident) == channels(restored)
+    for request, one, other in zip(stock.work.requests, resident, restored, strict=True):
+        aligned = request.abs_pos // 16 * 16
+        assert one.num_cached_tokens == other.num_cached_tokens == aligned > 0
+        assert one.preemptions == other.preemptions == 0
+
+
+def test_the_garbage_would_have_been_seen(stock):
+    """Restoring matters: on overwritten blocks the same batch gives something else."""
+    prompts, parameters = requests(stock)
+    stock.engine.restore_kv(stock.work.kv_path)
+    stock.engine.llm.collective_rpc("fill_kv_cache", args=(3.0,))
+    garbage = stock.engine.generate(prompts, parameters)
+    stock.engine.restore_kv(stock.work.kv_path)
+    assert channels(garbage) != channels(stock.engine.generate(prompts, parameters))
+
+
+def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
+    result = run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
+    probes = {name: [r for r in result[name] if r["k"] == PROBE] for name in PASSES}
+    assert [r["logprobs"] for r in probes["refeed"]] != [r["logprobs"] for r in probes["exact1"]]
+    # The first request of a cold pass cannot hit anything.
+    assert result["refeed"][0]["num_cached_tokens"] == 0 < result["exact2"][0]["num_cached_tokens"]
+    for row, other in zip(result["exact1"], result["refeed"], strict=True):
+        assert (row["seed"], row["arm"], row["k"]) == (other["seed"], other["arm"], other["k"])
+
+
+def test_seeds_hold_and_are_what_makes_it_hold(stock):
+    """The same batch twice gives the same tokens; without seeds it does not."""
+    from vllm import SamplingParams
+
+    prompts = [row["prompt_token_ids"] for row in stock.rows]
+
+    def run(seeds):
+        stock.engine.reset()
+        parameters = [
+            SamplingParams(temperature=1.0, max_tokens=24, seed=seed, detokenize=False)
+            for seed in seeds
+        ]
+        return [c.token_ids for c in stock.engine.generate(prompts, parameters)]
+
+    assert run([1, 2, 3, 4]) == run([1, 2, 3, 4])
+    assert run([1, 2, 3, 4]) != run([5, 6, 7, 8])
+    assert run([None] * 4) != run([None] * 4)
+
+
+def test_probes_do_not_cost_the_continuations_their_seeds(stock):
+    """On the CPU one request without a generator drops every seed of its batch."""
+    prompts, parameters = requests(stock)
+
+    def run():
+        stock.engine.restore_kv(stock.work.kv_path)
+        return channels(stock.engine.generate(prompts, parameters))
+
+    assert run() == run()
+    assert all(parameter.seed is not None for parameter in parameters)
+
+
+def test_a_probe_takes_the_most_probable_token(stock):
+    stock.engine.restore_kv(stock.work.kv_path)
+    prompts, parameters = requests(stock)
+    for request, completion in zip(
+        stock.work.requests, stock.engine.generate(prompts, parameters), strict=True
+    ):
+        if request.k == PROBE:
+            for token, position in zip(completion.token_ids, completion.logprobs, strict=True):
+                assert position[token] == max(position.values())
+
+
+def test_trunks_say_whose_block_they_resume(stock):
+    shared = len(stock.rows[0]["prompt_token_ids"]) // 16
+    assert shared >= 1
+    for row in stock.rows:
+        assert row["block_owners"][:shared] == [0] * shared
+        assert set(row["block_owners"][shared + 1 :]) <= {*range(row["rollout"] + 1)}
+    assert stock.rows[1]["block_owners"][-1] == 1
+
+
+def test_a_refused_reset_is_an_error(stock, monkeypatch):
+    monkeypatch.setattr(stock.engine.llm, "reset_prefix_cache", lambda: False)
+    monkeypatch.setattr("replay.engine.RESET_PAUSE_SECONDS", 0)
+    with pytest.raises(EngineError, match="refused 5 times"):
+        stock.engine.reset()
+
+
+def test_a_state_that_does_not_fit_says_what_it_takes(stock):
+    blocks = stock.engine.cache_config.num_gpu_blocks
+    sequence = list(range(16 * blocks))
+    with pytest.raises(KVStateError, match=rf"takes {blocks} blocks, .*engine\.kv_cache_gib"):
+        stock.engine.scheduler.restore_blocks([sequence], lambda ids: None)
+
+
+def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):
+    stock.engine.reset()
+    sequences = [row["prompt_token_ids"][:32] for row in stock.rows]
+    with pytest.raises(KVStateError, match="no longer in the cache"):
+        stock.engine.save_kv(sequences, tmp_path / "kv.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_facts_are_those_in_force(stock, invariant):
+    facts = stock.engine.facts()
+    assert facts["vllm"] == "0.22.1" and facts["attention_backend"] == "CPU_ATTN"
+    assert facts["block_size"] == 16 and facts["prefix_caching"] is True
+    assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "1"
+    assert invariant.engine.facts()["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+
+
+def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
+    result = run_problem(invariant.engine, invariant.work, invariant.sampling, lambda n: None)
+    ignored = {"num_cached_tokens"}  # how much was resumed is what differs by design
+    exact1, exact2, refeed = (
+        [{k: v for k, v in row.items() if k not in ignored} for row in result["passes"][name]]
+        for name in PASSES
+    )
+    assert len(exact1) >= 6
+    assert exact1 == exact2 == refeed
+
+
+def test_more_threads_than_cpus_is_refused():
+    settings = SETTINGS["engine"] | {"threads": 4096}
+    with pytest.raises(EngineError, match=re.escape("engine.threads is 4096")):
+        environment(settings)

@@ -1,0 +1,202 @@
+"""What the figures draw, that it can be read, and that equal input gives equal files."""
+
+from itertools import combinations, pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
+from replay import figures
+from replay.analysis import analyze
+
+SEVEN = [
+    "Main pooled (t=.7, K=4)",
+    "Greedy continuations (t=0, K=1)",
+    "Phi-4-mini-instruct, temperature 0.7, K=4",
+    "an_unusually_long_configuration_name",
+    "K=8",
+    "K=16 (10 problems)",
+    "Batch-invariant kernels",
+]
+
+
+def record(i, a1, a2, ar, delta2=None, delta_refeed=None):
+    deltas = {"exact2": delta2, "refeed": delta_refeed}
+    return {
+        "problem_id": i // 3,
+        "rollout": 0,
+        "abs_pos": i,
+        "margin": 0.5,
+        "A_exact1": a1,
+        "A_exact2": a2,
+        "A_refeed": ar,
+        **{f"greedy_first_logprob_delta_{name}": value for name, value in deltas.items()},
+    }
+
+
+RECORDS = [
+    record(0, 0.5, 0.5, 0.5, 0.0, 1e-4),
+    record(1, 0.5, 0.5, 0.0, 0.0, 1e-2),
+    record(2, 0.5, 0.5, 0.0, 0.0, 0.0),
+    record(3, -1.0, -1.0, 0.5, 1e-5, 2e-2),
+    record(4, 0.0, 0.0, 0.0, 0.0, 1e-3),
+]
+
+
+def row(label, pivots, **fields):
+    return {"name": label, "label": label, "model": "m", "analysis": analyze(pivots, 2)} | fields
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were about to be saved, laid out."""
+    saved = []
+
+    def keep(fig, pdf, png):
+        fig.draw_without_rendering()
+        saved.append(fig)
+
+    monkeypatch.setattr(figures, "_save", keep)
+    yield saved
+    plt.close("all")
+
+
+def cells(ax):
+    return {text.get_position(): text.get_text() for text in ax.texts}
+
+
+def assert_readable(fig):
+    texts = [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    assert min(text.get_fontsize() for text in texts) >= 7
+    assert 3.4 <= fig.get_figwidth() <= 7
+
+
+def test_figure1_counts_and_outlines(drawn):
+    figures.figure1(RECORDS, 2, "demo", None, None)
+    (fig,) = drawn
+    refeed, replica = fig.axes[:2]
+    # Positions are in units of 1/K from -1: 0.5 is 3. The all-zero pivot is not eligible.
+    assert cells(refeed) == {(3, 3): "1", (3, 2): "2", (0, 3): "1"}
+    assert cells(replica) == {(3, 3): "3", (0, 0): "1"}
+    assert "3 of 4 (75.0%)" in refeed.get_title()
+    assert "0 of 4 (0.0%)" in replica.get_title()
+    for ax, occupied in ((refeed, 2), (replica, 0)):
+        empty, full = ax.collections
+        assert len(full.get_paths()) == occupied
+        # Of 25 cells 2x2 + 2x2 + 1 agree in sign.
+        assert len(empty.get_paths()) == 16 - occupied
+        assert to_hex(full.get_edgecolor()[0] if occupied else figures.RED) == figures.RED
+    assert_readable(fig)
+
+
+@pytest.mark.parametrize(
+    ("k", "copies"), [(1, 1000), (3, 1), (4, 100), (8, 10), (8, 100), (9, 1), (16, 100)]
+)
+def test_figure1_on_any_grid(drawn, k, copies):
+    pairs = [(a, b) for a in range(-k, k + 1) for b in (-a, a, 0) if a] * copies
+    dense = [record(i, a / k, b / k, b / k) for i, (a, b) in enumerate(pairs)]
+    figures.figure1(dense, k, "a title that is long enough to be wrapped " * 4, None, None)
+    (fig,) = drawn
+    assert_readable(fig)
+    for ax in fig.axes[:2]:
+        assert sum(int(count) for count in cells(ax).values()) == len(dense)
+        assert "0" in [label.get_text() for label in ax.get_xticklabels()]
+        side = ax.get_window_extent().width / (2 * k + 1)
+        assert all(text.get_window_extent().width < side for text in ax.texts)
+
+
+def test_figure1_leaves_out_counts_that_do_not_fit(drawn):
+    figures.figure1([record(0, 1, 1, 1)], 64, "demo", None, None)
+    assert not drawn[0].axes[0].texts
+
+
+def test_figure2_bars_and_labels(drawn):
+    rows = [row("some", RECORDS), row("none", [])]
+    figures.figure2(rows, None, None)
+    (fig,) = drawn
+    (ax,) = fig.axes
+    assert [bar.get_height() for bar in ax.patches] == [75, 0, 0, 0]
+    assert [text.get_text() for text in ax.texts] == ["75.0", "—", "0.0", "—"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["some\nn = 4", "none\nn = 0"]
+    refeed, floor = ax.containers
+    assert refeed[0].get_hatch() and not floor[0].get_hatch()
+    assert_readable(fig)
+
+
+def test_figure2_labels_of_seven_configurations_do_not_overlap(drawn):
+    figures.figure2([row(label, RECORDS) for label in SEVEN], None, None)
+    (fig,) = drawn
+    assert_readable(fig)
+    (ax,) = fig.axes
+    for texts in (ax.get_xticklabels(), ax.texts):
+        boxes = [text.get_window_extent() for text in texts]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_figure3_shows_the_mass_at_zero_and_the_distribution(drawn):
+    figures.figure3({"stock": RECORDS, "pinned": RECORDS[:3]}, None, None)
+    (fig,) = drawn
+    zero, log = fig.axes
+    assert [line.get_ydata()[0] for line in zero.lines] == pytest.approx([80, 20, 100, 100 / 3])
+    refeed = log.lines[2]  # after the replica's curve and its legend entry
+    assert list(refeed.get_xdata()[1:-1]) == [1e-4, 1e-3, 1e-2, 2e-2]
+    assert list(refeed.get_ydata()) == pytest.approx([20, 40, 60, 80, 100, 100])
+    low, high = log.get_xlim()
+    assert low < 1e-5 and high > 2e-2
+    texts = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert texts[1] == "re-feed, stock: n = 5, 20.0% exactly 0"
+    assert len(texts) == 4
+    assert_readable(fig)
+
+
+def test_figure3_thins_long_curves_without_losing_their_ends(drawn):
+    many = [record(i, 0, 0, 0, 0.0, 1e-6 * (i + 1)) for i in range(5000)]
+    figures.figure3({"stock": many}, None, None)
+    curve = drawn[0].axes[1].lines[2]
+    assert len(curve.get_xdata()) == figures.MAX_STEPS + 2
+    assert curve.get_xdata()[-2] == 1e-6 * 5000 and curve.get_ydata()[-2] == 100
+    assert all(one <= other for one, other in pairwise(curve.get_ydata()))
+    assert np.abs(curve.get_ydata()[1:-1] / 100 - curve.get_xdata()[1:-1] * 200).max() < 1e-9
+
+
+def test_figure3_with_all_differences_zero(drawn):
+    figures.figure3({"pinned": [record(0, 0, 0, 0, 0.0, 0.0)]}, None, None)
+    assert [line.get_ydata()[0] for line in drawn[0].axes[0].lines] == [100, 100]
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: figures.figure1([], 2, "demo", None, None), "No eligible pivots"),
+        (lambda: figures.figure1(RECORDS[4:], 2, "demo", None, None), "none of 1 has"),
+        (lambda: figures.figure2([], None, None), "No configurations"),
+        (lambda: figures.figure3({"stock": []}, None, None), "No pivot has a greedy probe"),
+        (lambda: figures.figure3({"a": [record(0, 0, 0, 0)]}, None, None), "No pivot has a greedy"),
+    ],
+)
+def test_nothing_to_draw_is_said(drawn, draw, message):
+    draw()
+    (fig,) = drawn
+    assert not fig.axes and message in fig.texts[0].get_text().replace("\n", " ")
+
+
+def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
+    content = {"config": {"k": 2}, "pivots": RECORDS}
+    rows = [
+        row(numerics, RECORDS, numerics=numerics, records=content)
+        for numerics in ("stock", "batch-invariant")
+    ]
+    files = []
+    for attempt in ("one", "two"):
+        (tmp_path / attempt).mkdir()
+        pdfs, pngs = (
+            [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3)]
+            for suffix in ("pdf", "png")
+        )
+        figures.draw_all(rows, pdfs, pngs)
+        files.append([path.read_bytes() for path in pdfs + pngs])
+    assert files[0] == files[1]
+    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:3])
+    # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
+    assert int.from_bytes(files[0][3][16:20], "big") == 1400

@@ -1,0 +1,118 @@
+"""The KV state file: what it says it holds, and how damage is found. No engine."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from replay.kv_state import (
+    KVStateError,
+    KVWorkerExtension,
+    block_digests,
+    block_dimension,
+    describe,
+    read_description,
+    unique_blocks,
+)
+
+BLOCKS, BLOCK_SIZE, HEADS, WIDTH = 6, 4, 2, 8
+
+
+class Worker(KVWorkerExtension):
+    """The extension on caches of our own making, laid out as an attention backend would."""
+
+    def __init__(self, layout, layers=3):
+        shape = {
+            "keys first": (2, BLOCKS, HEADS, BLOCK_SIZE, WIDTH),
+            "block first": (BLOCKS, 2, BLOCK_SIZE, HEADS, WIDTH),
+        }[layout]
+        self.model_runner = self
+        self.kv_cache_config = self
+        self.num_blocks = BLOCKS
+        self.kv_caches = [torch.randn(shape).to(torch.bfloat16) for _ in range(layers)]
+
+
+@pytest.mark.parametrize("layout", ["keys first", "block first"])
+def test_saved_blocks_come_back_bit_for_bit_elsewhere(tmp_path, layout):
+    worker, path = Worker(layout), str(tmp_path / "kv.safetensors")
+    before = worker.read_kv_blocks([4, 1])
+    worker.save_kv_blocks([4, 1], describe([[1] * 8], BLOCK_SIZE), path)
+    worker.fill_kv_cache(3.0)
+    worker.load_kv_blocks([2, 5], path)
+    after = worker.read_kv_blocks([2, 5])
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    untouched = worker.read_kv_blocks([0, 1, 3, 4])
+    assert all(torch.all(layer == 3.0) for layer in untouched)
+
+
+def test_the_file_is_laid_out_block_first_with_a_digest_a_block(tmp_path):
+    worker, path = Worker("keys first"), tmp_path / "kv.safetensors"
+    worker.save_kv_blocks([0, 3], describe([[1, 2, 3, 4, 5, 6, 7, 8]], BLOCK_SIZE), str(path))
+    layers = load_file(path)
+    assert sorted(layers) == ["layer.0", "layer.1", "layer.2"]
+    assert layers["layer.0"].shape == (2, 2, HEADS, BLOCK_SIZE, WIDTH)
+    assert read_description(path) == ([[1, 2, 3, 4, 5, 6, 7, 8]], BLOCK_SIZE)
+
+
+def test_two_blocks_on_two_blocks_is_still_read_as_keys_first():
+    assert block_dimension(torch.zeros(2, 2, 4), 2) == 1
+    with pytest.raises(KVStateError, match="counts 5 blocks"):
+        block_dimension(torch.zeros(2, 3, 4), 5)
+
+
+def test_a_flipped_bit_is_found_and_its_block_named(tmp_path):
+    worker, path = Worker("keys first"), tmp_path / "kv.safetensors"
+    worker.save_kv_blocks([0, 3], describe([[0] * 8], BLOCK_SIZE), str(path))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # last byte: last layer, last block
+    path.write_bytes(data)
+    with pytest.raises(KVStateError, match="the file is damaged: block 1"):
+        worker.load_kv_blocks([1, 2], str(path))
+
+
+def test_a_cache_that_does_not_take_the_blocks_is_found(tmp_path):
+    worker, path = Worker("block first"), tmp_path / "kv.safetensors"
+    worker.save_kv_blocks([0, 3], describe([[0] * 8], BLOCK_SIZE), str(path))
+    read = worker.read_kv_blocks
+    worker.read_kv_blocks = lambda ids: [layer + 1 for layer in read(ids)]
+    with pytest.raises(KVStateError, match="the cache does not hold what was restored"):
+        worker.load_kv_blocks([1, 2], str(path))
+
+
+def test_another_models_state_is_refused(tmp_path):
+    path = str(tmp_path / "kv.safetensors")
+    Worker("block first", layers=3).save_kv_blocks([0], describe([[0] * 4], BLOCK_SIZE), path)
+    with pytest.raises(KVStateError, match="holds 3 layers, the model has 2"):
+        Worker("block first", layers=2).load_kv_blocks([1], path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors at all"])
+def test_an_unreadable_file_is_named(tmp_path, content):
+    path = tmp_path / "kv.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(KVStateError, match=r"kv\.safetensors: not a readable KV state"):
+        read_description(path)
+
+
+def test_another_format_is_refused(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"})
+    with pytest.raises(KVStateError, match="expected 'kv-state/1'"):
+        read_description(path)
+
+
+def test_blocks_are_named_by_their_whole_prefix():
+    one, other = [1, 2, 3, 4, 5], [1, 2, 9, 4]
+    prefixes, rows = unique_blocks([one, other], 2)
+    assert prefixes == [(1, 2), (1, 2, 3, 4), (1, 2, 9, 4)]
+    assert rows == [[0, 1], [0, 2]]
+
+
+def test_digests_cover_every_layer():
+    layers = [torch.zeros(2, 3), torch.zeros(2, 3)]
+    before = block_digests(layers)
+    layers[1][1, 0] = 1
+    after = block_digests(layers)
+    assert before[0] == after[0] and before[1] != after[1]
+    assert json.dumps(after)

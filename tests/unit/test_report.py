@@ -1,0 +1,280 @@
+"""The page says what the numbers say, to the letter, and stands alone as one file."""
+
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from replay.analysis import analyze
+from replay.config import load_schema
+from replay.report import answer, build_report, reading, verdict
+from replay.tables import table1
+
+VOID = {"meta", "img", "br"}
+# A PNG header that says 300 pixels; the page never decodes the image.
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (300).to_bytes(4, "big") + b"\0" * 8
+
+
+def records(*problems):
+    """One problem per argument: a string with a letter a pivot, each with K = 1.
+
+    s: no sign change, r: re-feed changes it, f: the replica changes it, 0: not eligible.
+    """
+    estimates = {"s": (1, 1, 1), "r": (1, 1, 0), "f": (1, 0, 1), "0": (0, 0, 0)}
+    return [
+        {"problem_id": problem, "rollout": 0, "abs_pos": position, "margin": 0.5}
+        | dict(zip(("A_exact1", "A_exact2", "A_refeed"), estimates[letter], strict=True))
+        for problem, letters in enumerate(problems)
+        for position, letter in enumerate(letters)
+    ]
+
+
+def configuration(label, *problems, **fields):
+    return {
+        "name": label.lower().replace(" ", "_"),
+        "label": label,
+        "model": "Some-Model",
+        "numerics": "stock",
+        "analysis": analyze(records(*problems), k=1),
+        "settings": {"continuations.k": 1},
+        "cohorts": [],
+        "note": "",
+    } | fields
+
+
+ABOVE = configuration("Above", "rrs", "rss", "rrrs", "rs", "rrs", "rss")
+BELOW = configuration("Below", "ffs", "fss", "fffs", "fs", "ffs", "fss")
+LEVEL = configuration("Level", "rfs", "rs", "fs", "rss", "fss", "ss")
+FEW = configuration("Few", "rrr", "rrs", "rrs")
+IDENTICAL = configuration("Identical", "sss", "s0")
+NOTHING = configuration("Nothing")
+NO_ELIGIBLE = configuration("No eligible", "000")
+ALL = [ABOVE, BELOW, LEVEL, FEW, IDENTICAL, NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (ABOVE, "above"),
+        (BELOW, "below"),
+        (LEVEL, "level"),
+        (FEW, "too few"),
+        (IDENTICAL, "identical"),
+        (NOTHING, "nothing"),
+        (configuration("same excess everywhere", *["rs"] * 6), "above"),
+        (configuration("same excess, five problems", *["rs"] * 5), "too few"),
+        (configuration("both flip alike", *["rf"] * 6), "level"),
+    ],
+)
+def test_verdict(case, expected):
+    assert verdict(case["analysis"]) == expected
+
+
+def test_passes_that_differ_in_bits_alone_are_not_identical():
+    rows = [
+        r | {f"greedy_first_logprob_delta_{name}": 1e-7 for name in ("exact2", "refeed")}
+        for r in records(*["s"] * 6)
+    ]
+    assert verdict(analyze(rows, k=1)) == "level"
+
+
+def test_readings_carry_their_counts():
+    assert reading(FEW) == (
+        "in “Few” re-feed changed the sign at 77.8% and the replica at 0.0% of 9 eligible pivots"
+        " on 3 problems: too few to tell"
+    )
+    assert "(5 pivots, 4 eligible)" in reading(IDENTICAL)
+    assert reading(NOTHING) == (
+        "in “Nothing” there is nothing to compare: 0 pivots, no nonzero estimate"
+    )
+    assert reading(configuration("One", "r")).endswith(
+        "1 eligible pivot on 1 problem: too few to tell"
+    )
+    assert reading(ABOVE).endswith(": more than chance")
+    assert "95% interval +" in reading(ABOVE) and "no difference" in reading(LEVEL)
+
+
+def test_answer_with_an_effect():
+    first, second = answer([ABOVE, IDENTICAL])
+    assert first == (
+        "Yes, in 1 of 2 configurations, “Above”: re-feeding changed the sign of the credit"
+        " estimate at 55.6% of eligible pivots, 55.6 percentage points above the replica floor of"
+        " 0.0% (n = 18, problem-clustered t 7.34)."
+    )
+    assert second.startswith("In “Identical” all passes agreed")
+
+
+def test_answer_over_several_configurations_gives_ranges_and_selection():
+    other = configuration("Other", *["rrrs"] * 5, "rsss")
+    first, second = answer([ABOVE, other])
+    assert "“Above” and “Other”: " in first and "at 55.6 to 66.7% of" in first
+    assert second.startswith("The critical tokens") and "Jaccard 0.33 to 0.44" in second
+
+
+@pytest.mark.parametrize(
+    ("cases", "expected"),
+    [
+        ([FEW, IDENTICAL], "This run cannot tell"),
+        ([NOTHING], "This run cannot tell"),
+        ([], "This run cannot tell"),
+        ([IDENTICAL], "No, re-feeding changed nothing"),
+        ([LEVEL, FEW], "No configuration shows"),
+        ([BELOW], "No configuration shows"),
+    ],
+)
+def test_answer_without_an_effect(cases, expected):
+    sentences = answer(cases)
+    assert len(sentences) == 2 and sentences[0].startswith(expected)
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+@pytest.fixture
+def context(tmp_path):
+    png = tmp_path / "figure.png"
+    png.write_bytes(PNG)
+    cohort = {
+        "name": "screened",
+        "dataset": "gsm8k",
+        "screened": True,
+        "window": [20, 29],
+        "requested": 2,
+        "found": 1,
+        "scanned": 10,
+        "problems": [
+            {"index": 20, "accuracy": 1.0, "admitted": False},
+            {"index": 21, "accuracy": None, "admitted": True},
+        ],
+        "note": "scan limit reached: 1 of 2",
+    }
+    cases = [case | {"cohorts": [cohort]} for case in ALL]
+    cases[1] = cases[1] | {"settings": {"continuations.k": 8, "prompt.system": None}}
+    return {
+        "run": "demo",
+        "title": "A <title>",
+        "question": "Does it matter?",
+        "configurations": cases,
+        "engine": {"vllm": "0.22.1", "threads": None},
+        "counts": {"trunk_rollouts": 48, "trunk_accuracy": None, "pivots": 70, "requests": 1234},
+        "table": table1(cases),
+        "figures": {n: png for n in (1, 2, 3)},
+        "generated": "0123abc",
+    }
+
+
+class Page(HTMLParser):
+    """Text, headings, images and links of a page; fails on tags that do not match."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.text, self.headings, self.images, self.tables = [], [], [], [], 0
+        self.links = []
+        self.feed(html)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.links += [attributes[name] for name in ("src", "href") if name in attributes]
+        self.tables += tag == "table"
+        if tag == "img":
+            self.images.append(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data.strip())
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
+
+
+def test_page_is_well_formed_and_in_order(context):
+    page = Page(build_report(context))
+    assert page.headings == [
+        "A <title>",
+        "What was asked",
+        "Answer",
+        "Words used on this page",
+        "How often re-feeding changes the estimate",
+        "Selection of critical tokens",
+        "Other conditions",
+        "Bit-level account",
+        "Cache hits and flags",
+        "Cohorts and screening",
+        "Settings",
+        "Engine",
+    ]
+
+
+def test_page_is_self_contained(context):
+    html = build_report(context)
+    page = Page(html)
+    assert len(page.images) == 3
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
+    assert "<script" not in html and "http" not in html and "url(" not in html
+
+
+def test_page_prints_no_undefined_value(context):
+    text = " ".join(Page(build_report(context)).text)
+    assert not re.search(r"\b(None|nan|NaN|inf|null)\b(?! leaves)", text)
+    assert "— Cannot be computed" in text
+
+
+def test_page_holds_the_answer_and_every_reading(context):
+    text = " ".join(Page(build_report(context)).text)
+    for sentence in answer(context["configurations"]):
+        assert sentence in text
+    for case in context["configurations"]:
+        assert reading(case)[1:] in text
+
+
+def test_cohort_shared_by_all_configurations_appears_once(context):
+    text = " ".join(Page(build_report(context)).text)
+    assert text.count("scan limit reached: 1 of 2") == 1
+    assert "problems 20 to 29" in text and "2 requested, 10 scanned, 1 found" in text
+    assert "“Few”, “Identical” and “Nothing”" in text
+
+
+def test_settings_are_explained_by_the_schema(context):
+    text = " ".join(Page(build_report(context)).text)
+    k = load_schema()["$defs"]["continuations"]["properties"]["k"]["description"]
+    assert k in text
+    assert "Settings in which the configurations differ" in text
+    assert "not set" in text
+
+
+def test_table_read_back_from_csv_gives_the_same_page(context, tmp_path):
+    file = tmp_path / "table1.csv"
+    context["table"].round(6).to_csv(file, index=False)
+    assert build_report(context) == build_report(context | {"table": pd.read_csv(file)})
+
+
+def test_figure_1_is_explained_by_the_configuration_it_shows(context):
+    first = " ".join(Page(build_report(context)).text)
+    other = " ".join(Page(build_report(context | {"main": "few"})).text)
+    assert "Under re-feed 10 sign changes have a zero" in first
+    assert "Under re-feed 7 sign changes have a zero" in other
+
+
+def test_page_of_an_empty_run(context):
+    empty = {"configurations": [], "table": table1([]), "figures": {}, "engine": {}}
+    text = " ".join(Page(build_report(context | empty)).text)
+    assert "This run cannot tell" in text and "Nothing was recorded." in text
+
+
+def test_outcomes_appear_when_recorded(context):
+    graded = {name: {"actual": ["right"], "alt": ["truncated"]} for name in ("exact1", "exact2")}
+    rows = [r | {"outcomes": graded | {"refeed": graded["exact1"]}} for r in records("s")]
+    before = Page(build_report(context)).tables
+    context["configurations"][0] = ABOVE | {"analysis": analyze(rows, k=1)}
+    page = Page(build_report(context))
+    assert page.tables == before + 1 and "How the continuations were graded" in page.text
+
+
+def test_missing_context_is_named(context):
+    del context["counts"], context["engine"]
+    with pytest.raises(ValueError, match="lacks counts, engine"):
+        build_report(context)

@@ -1,0 +1,64 @@
+"""Seeds, resumable prefixes and whose block a rollout resumes. No engine."""
+
+import pytest
+
+from replay.passes import plan
+from replay.trunks import block_owners, resumable, shard_of, stable_seed
+
+
+def test_seeds_are_the_published_hash():
+    # zlib.crc32(b"12|3|145|alt|0") & 0x7fffffff, computed once by hand.
+    assert stable_seed(12, 3, 145, "alt", 0) == 0x61851EDA
+    assert stable_seed(0, "trunk") == 0x77AFCDCC
+    assert stable_seed(12, 3, 145, "actual", 0) != stable_seed(12, 3, 145, "alt", 0)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(1, 0), (16, 0), (17, 16), (32, 16), (33, 32)])
+def test_the_last_sampled_token_was_never_computed(length, kept):
+    assert len(resumable(list(range(length)), 16)) == kept
+
+
+def test_owners_name_the_rollout_whose_block_is_hit():
+    # Two rollouts share their first block (row 0); the first holder's copy, block 7, is resident.
+    blocks = [[7, 8], [9, 10]]
+    assert block_owners(blocks, [[0, 1], [0, 2]], [7, 8, 10]) == [[0, 0], [0, 1]]
+
+
+def test_shards_part_the_problems():
+    parts = [shard_of(list(range(7)), f"{i}-of-3") for i in range(3)]
+    assert parts == [[0, 3, 6], [1, 4], [2, 5]]
+    assert shard_of([5], "0-of-1") == [5]
+
+
+def test_requests_come_in_the_published_order(monkeypatch):
+    monkeypatch.setattr("replay.passes._check_state", lambda rows, path: None)
+    close = [[100 + i, -0.5] for i in range(2)]
+    rows = [
+        {
+            "problem_id": 7,
+            "rollout": r,
+            "block_size": 16,
+            "prompt_token_ids": list(range(15)),
+            "token_ids": [100, 100, 100],
+            "topk": [close] * 3,
+            "block_owners": [0],
+        }
+        for r in range(2)
+    ]
+    settings = {
+        "pivots": {"margin_lt": 1.0, "boundary_slack": 0, "max_per_rollout": 5, "ranking": "text"},
+        "continuations": {"k": 2},
+    }
+    work = plan(rows, "c", "kv", settings, special_tokens=set())
+    order = [(r.rollout, r.abs_pos, r.arm, r.k) for r in work.requests]
+    assert order == [
+        (rollout, 16, arm, k)
+        for rollout in range(2)
+        for arm in ("actual", "alt")
+        for k in (0, 1, "greedy")
+    ]
+    first, alternative = work.requests[0], work.requests[3]
+    assert first.prompt == [*range(15), 100, 100]
+    assert alternative.prompt == [*range(15), 100, 101]
+    assert first.seed == stable_seed(7, 0, 16, "actual", 0)
+    assert [p["borrowed_blocks"] for p in work.pivots] == [0, 1]

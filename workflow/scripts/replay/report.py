@@ -1,0 +1,611 @@
+"""The report: one self-contained HTML page over all configurations of a run.
+
+This module turns analyses into sentences and table cells; ``templates/report.html.j2`` holds the
+markup. Nothing is claimed that the numbers passed in do not say.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+
+from replay.analysis import MARGIN_SPLIT
+from replay.config import SECTIONS, load_schema
+from replay.tables import UNDEFINED, excess_pp, number, printed
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "report.html.j2"
+REQUIRED = {
+    "run",
+    "title",
+    "question",
+    "configurations",
+    "engine",
+    "counts",
+    "table",
+    "figures",
+    "generated",
+}
+LEVEL = 0.05
+# With fewer problems not even a unanimous sign test over problems reaches the 5% level.
+MIN_PROBLEMS = 6
+# The answer names up to this many configurations; the list under Table 1 names all.
+MAX_NAMED = 3
+COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
+PASS_NAMES = {"exact1": "exact 1", "exact2": "exact 2", "refeed": "re-feed"}
+
+ENGINE_FACTS = {
+    "vllm": "version of the inference engine",
+    "torch": "version of PyTorch",
+    "device": "the hardware it ran on",
+    "attention_backend": "the attention kernels",
+    "numerics": "as in Settings",
+    "dtype": "number format of weights and state",
+    "block_size": "tokens per block of the KV cache; state is resumed in whole blocks",
+    "num_blocks": "blocks in the KV cache",
+    "prefix_caching": "whether cached state is reused, which the exact passes need",
+    "chunked_prefill": "whether long prompts are split over several steps",
+    "max_num_seqs": "requests that run together, at most",
+    "max_num_batched_tokens": "tokens computed in one step, at most",
+    "max_model_len": "tokens of prompt and answer together, at most",
+    "compilation": "how the model code was compiled",
+    "engine_process": "whether the engine ran in the process that sends the requests",
+}
+
+
+def build_report(context: dict) -> str:
+    """Render the page.
+
+    ``context`` holds ``run, title, question, generated`` (str), ``configurations`` (list of
+    {name, label, model, numerics, analysis, settings, cohorts, note}; each cohort {name, dataset,
+    screened, window, requested, found, scanned, problems: [{index, accuracy, admitted}], note}),
+    ``engine`` (facts by name), ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests},
+    ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
+    2: ..., 3: ...}. A cohort's window is [first, last] problem; ``settings`` are the sections of
+    the configuration file under dotted names. Optional: ``main``, the name of the configuration
+    that figure 1 shows (default: the first).
+
+    Raises ValueError if a required key is missing.
+    """
+    if missing := REQUIRED - context.keys():
+        raise ValueError(f"the report's context lacks {', '.join(sorted(missing))}")
+    configurations = context["configurations"]
+    schema = load_schema()
+    meanings = {name: text for s in SECTIONS for name, text in _described(s, schema["$defs"][s])}
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE.parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE.name).render(
+        {key: context[key] for key in ("run", "title", "question", "generated")},
+        answer=answer(configurations),
+        readings=[_sentence(reading(c)) for c in configurations],
+        min_problems=MIN_PROBLEMS,
+        table1=_table1(context["table"], configurations),
+        figures=_figures(context),
+        selection=_selection(configurations),
+        robustness=_robustness(configurations),
+        bits=_bits(configurations),
+        outcomes=_outcomes(configurations),
+        cache=_cache(configurations),
+        cohorts=_cohorts(configurations),
+        setup=_setup(configurations),
+        settings=_settings(configurations, meanings),
+        engine=_engine(context["engine"]),
+        counts=_counts(context["counts"]),
+    )
+
+
+def _percent(rate: float | None) -> str:
+    return UNDEFINED if rate is None else f"{100 * rate:.1f}%"
+
+
+def _count(value: int | None) -> str:
+    return number(value, ",d")
+
+
+def _joined(parts: list[str]) -> str:
+    return UNDEFINED if set(parts) == {UNDEFINED} else " / ".join(parts)
+
+
+def _nats(value: float | None) -> str:
+    return "0" if value == 0 else number(value, ".1e")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,d} {noun}" + ("" if count == 1 else "s")
+
+
+def _names(configurations: list[dict]) -> str:
+    labels = [f"“{c['label']}”" for c in configurations]
+    return " and ".join([", ".join(labels[:-1]), labels[-1]] if labels[1:] else labels)
+
+
+def _span(values: list[float], spec: str) -> str:
+    low, high = format(min(values), spec), format(max(values), spec)
+    return low if low == high else f"{low} to {high}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def verdict(analysis: dict) -> str:
+    """What the numbers of one configuration allow one to say, as one of
+
+    "nothing" (no pivot, or no eligible one), "identical" (both comparisons, every recorded
+    channel), "too few" (fewer than MIN_PROBLEMS problems with eligible pivots), "above" or "below"
+    (re-feed against the floor, problem-clustered p < LEVEL) and "level" (no difference shown).
+    """
+    clustered = analysis["clustered"]
+    if analysis["n_records"] and all(analysis["identity"][p]["all_identical"] for p in COMPARISONS):
+        return "identical"
+    if not clustered["n_problems"]:
+        return "nothing"
+    if clustered["n_problems"] < MIN_PROBLEMS:
+        return "too few"
+    excess, p = clustered["mean_excess"], clustered["p"]
+    if p is None:
+        # The same excess on every problem: t is undefined, the sign test over problems is not.
+        p = 2 * 0.5 ** clustered["n_problems"] if excess else 1.0
+    if p >= LEVEL:
+        return "level"
+    return "above" if excess > 0 else "below"
+
+
+def reading(configuration: dict) -> str:
+    """One clause, without a full stop, on what one configuration shows."""
+    analysis, label = configuration["analysis"], f"“{configuration['label']}”"
+    common, clustered = analysis["common_set"], analysis["clustered"]
+    pivots = _plural(analysis["n_records"], "pivot")
+    kind = verdict(analysis)
+    if kind == "nothing":
+        return f"in {label} there is nothing to compare: {pivots}, no nonzero estimate"
+    n = common["refeed"]["n"]
+    if kind == "identical":
+        return f"in {label} all passes agreed on every recorded channel ({pivots}, {n:,d} eligible)"
+    rates = (
+        f"re-feed changed the sign at {_percent(common['refeed']['flip_rate'])} and the replica at"
+        f" {_percent(common['floor']['flip_rate'])} of"
+        f" {_plural(n, 'eligible pivot')} on"
+        f" {_plural(clustered['n_problems'], 'problem')}"
+    )
+    if kind == "too few":
+        return f"in {label} {rates}: too few to tell"
+    test = f"averaged over problems the excess is {100 * clustered['mean_excess']:+z.1f} points"
+    if clustered["ci95"]:
+        low, high = (100 * bound for bound in clustered["ci95"])
+        test += f", 95% interval {low:+z.1f} to {high:+z.1f}, t = {clustered['t']:.2f}"
+    conclusion = {
+        "above": "more than chance",
+        "below": "less than the floor by more than chance",
+        "level": "no difference from the floor is shown",
+    }[kind]
+    return f"in {label} {rates} ({test}): {conclusion}"
+
+
+def answer(configurations: list[dict]) -> list[str]:
+    """The answer in two sentences: where re-feeding exceeds the floor, then everything else."""
+    groups: dict[str, list[dict]] = {}
+    for configuration in configurations:
+        groups.setdefault(verdict(configuration["analysis"]), []).append(configuration)
+    above = groups.pop("above", [])
+    rest = [clause for group in groups.values() for clause in map(reading, group)]
+    second = "; ".join(rest) or _selection_sentence(above)
+    return [_sentence(_effect(above, groups, len(configurations))), _sentence(second)]
+
+
+def _effect(above: list[dict], others: dict[str, list[dict]], total: int) -> str:
+    if not above:
+        if set(others) == {"identical"}:
+            return "no, re-feeding changed nothing in any configuration"
+        if {"level", "below"} & set(others):
+            return "no configuration shows re-feeding to change estimates more than the replica"
+        return "this run cannot tell whether re-feeding changes estimates more than the replica"
+    analyses = [c["analysis"] for c in above]
+    refeed, floor = (
+        _span([100 * a["common_set"][name]["flip_rate"] for a in analyses], ".1f")
+        for name in ("refeed", "floor")
+    )
+    excess = _span([excess_pp(a) for a in analyses], ".1f")
+    eligible = _span([a["common_set"]["refeed"]["n"] for a in analyses], ",d")
+    ts = [t for a in analyses if (t := a["clustered"]["t"]) is not None]
+    test = f", problem-clustered t {_span(ts, '.2f')}" if ts else ""
+    names = f", {_names(above)}" if len(above) <= MAX_NAMED else ""
+    return (
+        f"yes, in {len(above)} of {_plural(total, 'configuration')}{names}: re-feeding"
+        f" changed the sign of the credit estimate at {refeed}% of eligible pivots, {excess}"
+        f" percentage points above the replica floor of {floor}% (n = {eligible}{test})"
+    )
+
+
+def _selection_sentence(configurations: list[dict]) -> str:
+    overlaps = [c["analysis"]["critical_token_jaccard"]["thr_0.5"] for c in configurations]
+    refeed, replica = (
+        [o[f"{name}_vs_exact1"] for o in overlaps if o[f"{name}_vs_exact1"] is not None]
+        for name in ("refeed", "replica")
+    )
+    if not refeed or not replica:
+        return "no pivot has an estimate of 0.5 or more, so nothing is said about selection"
+    return (
+        "the critical tokens chosen by an estimate of at least 0.5 in size overlap those of the"
+        f" first exact pass at Jaccard {_span(refeed, '.2f')} under re-feed and"
+        f" {_span(replica, '.2f')} under the replica"
+    )
+
+
+def _figures(context: dict) -> list[dict]:
+    configurations = context["configurations"]
+    shown = context.get("main") or (configurations[0]["name"] if configurations else None)
+    main = [c for c in configurations if c["name"] == shown]
+    meanings = {1: _figure1(main), 2: _figure2(configurations), 3: _figure3(configurations)}
+    titles = {
+        1: "Joint distribution of the credit estimate",
+        2: "Sign changes by configuration",
+        3: "Distribution of the first-token logprob difference",
+    }
+    return [
+        {
+            "number": key,
+            "title": titles[key],
+            "meaning": meanings[key],
+            **_image(Path(path).read_bytes()),
+        }
+        for key, path in sorted(context["figures"].items())
+    ]
+
+
+def _image(png: bytes) -> dict:
+    """The image for a data URL, and the width that shows all figures at one scale.
+
+    The width in pixels is in bytes 16 to 19 of a PNG file.
+    """
+    pixels = int.from_bytes(png[16:20], "big")
+    return {"data": base64.b64encode(png).decode(), "width": pixels * 2 // 3}
+
+
+def _figure1(main: list[dict]) -> str:
+    what = (
+        "Each cell counts the eligible pivots with one estimate under exact pass 1 (across) and one"
+        " under the comparison pass (up); red outlines mark the cells whose two signs differ."
+    )
+    if not main or not main[0]["analysis"]["common_set"]["refeed"]["n"]:
+        return f"{what} There is no eligible pivot to show."
+    sides = main[0]["analysis"]["common_set"]
+    refeed, floor = (
+        f"{sides[name]['zero_crossings']} sign changes have a zero on one side and"
+        f" {sides[name]['polarity_reversals']} are polarity reversals"
+        for name in ("refeed", "floor")
+    )
+    return f"{what} Under re-feed {refeed}; under the replica {floor}."
+
+
+def _figure2(configurations: list[dict]) -> str:
+    what = (
+        "The red, hatched bar is the share of eligible pivots at which re-feed changed the sign,"
+        " the grey bar the same share for the replica: the difference is what re-feeding adds."
+    )
+    known = [e for c in configurations if (e := excess_pp(c["analysis"])) is not None]
+    if not known:
+        return f"{what} No configuration has an eligible pivot."
+    taller = sum(excess > 0 for excess in known)
+    return (
+        f"{what} The red bar is the taller in {taller} of"
+        f" {_plural(len(known), 'configuration')} with eligible pivots, and the difference is"
+        f" {_span(known, '+z.1f')} percentage points."
+    )
+
+
+def _figure3(configurations: list[dict]) -> str:
+    what = (
+        "A curve further to the left and higher up means logprobs closer to those of exact pass 1;"
+        " the stems on the left are the pivots that reproduce them bit for bit."
+    )
+    probes = [c["analysis"]["greedy_probe"] for c in configurations]
+    exact, refeed = (
+        [100 * rate for g in probes if (rate := g[p]["bit_exact_rate"]) is not None]
+        for p in ("exact2", "refeed")
+    )
+    if not exact or not refeed:
+        return f"{what} No configuration has recorded probes."
+    return (
+        f"{what} Over the configurations with probes the replica does so at"
+        f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%."
+    )
+
+
+def _table(caption: str, columns: dict[str, str], rows: list[list[str]], texts: int = 1) -> dict:
+    """A table for the template; ``columns`` maps each heading to what it means.
+
+    The first ``texts`` columns hold text, the others numbers.
+    """
+    return {"caption": caption, "columns": columns, "rows": rows, "texts": texts}
+
+
+def _table1(table, configurations: list[dict]) -> dict:
+    labels = {c["name"]: c["label"] for c in configurations}
+    text = printed(table.set_axis([labels.get(n, n) for n in table["configuration"]], axis=0))
+    meanings = [
+        "what was run, see Settings",
+        "the language model",
+        "eligible pivots: those with a nonzero estimate in at least one of the three passes",
+        "eligible pivots whose sign under re-feed differs from exact pass 1; in parentheses the"
+        " polarity reversals among them, percent of n",
+        "the same for the second exact pass: the replica floor",
+        "re-feed minus floor, percentage points, from unrounded values",
+        "paired t statistic over problems of the difference between the two rates, which counts"
+        " the pivots of one problem as one observation",
+        "McNemar's statistic over single pivots, which ignores that pivots of one problem are"
+        " alike; given for comparison only",
+    ]
+    columns = dict(zip(text.columns, meanings, strict=True))
+    caption = "Table 1. How often the sign of the credit estimate differs from exact pass 1"
+    return _table(caption, columns, text.to_numpy().tolist(), texts=2)
+
+
+def _selection(configurations: list[dict]) -> dict:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Threshold": "a pivot is selected if its estimate is at least this large in size",
+        "Selected": "pivots selected under exact pass 1",
+        "Re-feed": "Jaccard overlap of the selections under re-feed and exact pass 1; two empty"
+        " selections have none",
+        "Replica": "the same for the second exact pass: the overlap one can hope for",
+        "Differ": "pivots selected in one of re-feed and exact pass 1 only",
+        "Near": "those of them with an estimate at most 1/K from the threshold",
+    }
+    rows = [
+        [
+            c["label"],
+            key.removeprefix("thr_"),
+            _count(overlap["n_exact1"]),
+            number(overlap["refeed_vs_exact1"], ".2f"),
+            number(overlap["replica_vs_exact1"], ".2f"),
+            _count(overlap["refeed_disagreements"]),
+            _count(overlap["refeed_within_quantum"]),
+        ]
+        for c in configurations
+        for key, overlap in c["analysis"]["critical_token_jaccard"].items()
+    ]
+    return _table("Overlap of the critical-token selections", columns, rows)
+
+
+def _robustness(configurations: list[dict]) -> dict:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Excess given exact 1": "re-feed minus floor over pivots with a nonzero estimate in exact"
+        " pass 1 (their number in parentheses), a set that the re-feed pass cannot enlarge",
+        "Only re-feed": "eligible pivots with a nonzero estimate under re-feed alone",
+        "Only replica": "the same for the second exact pass",
+        "Bias": "mean of the re-feed minus the exact 1 estimate over eligible pivots, with its 95%"
+        " interval",
+        "Problems": "problems on which re-feed changes more signs than the replica / fewer / as"
+        " many",
+        "Low margin": "re-feed / floor rates over eligible pivots with a margin below"
+        f" {MARGIN_SPLIT}",
+        "Higher margin": f"the same from {MARGIN_SPLIT} up",
+    }
+    return _table(
+        "Does it hold under other conditions?", columns, [_robust(c) for c in configurations]
+    )
+
+
+def _robust(configuration: dict) -> list[str]:
+    a = configuration["analysis"]
+    given, bias, problems = a["exact1_conditioned"], a["bias"], a["clustered"]
+    excess = excess_pp({"common_set": given})
+    interval = bias["ci95"] and " [{:+z.3f}, {:+z.3f}]".format(*bias["ci95"])
+    return [
+        configuration["label"],
+        f"{number(excess, '+z.1f')} ({given['refeed']['n']:,d})",
+        _count(a["eligibility_sources"]["only_refeed_nonzero"]),
+        _count(a["eligibility_sources"]["only_exact2_nonzero"]),
+        number(bias["mean_diff"], "+z.3f") + (interval or ""),
+        _joined(
+            [str(problems[f"problems_{key}"]) for key in ("refeed_worse", "floor_worse", "equal")]
+        ),
+        *(
+            _joined([_percent(a[margin][side]["flip_rate"]) for side in ("refeed", "floor")])
+            for margin in (f"margin_lt_{MARGIN_SPLIT}", f"margin_ge_{MARGIN_SPLIT}")
+        ),
+    ]
+
+
+def _bits(configurations: list[dict]) -> dict:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Pass": "the pass compared with exact pass 1",
+        "Probes diverge": "pivots at which a probe of either arm takes other tokens",
+        "First logprob equal": "pivots at which the logprob of the probes' first token is equal to"
+        " the last bit on both arms",
+        "… unsaturated": "the same without the pivots at which all compared logprobs are exactly"
+        " 0.0: there the probability rounds to 1 and equality says little (their number in"
+        " parentheses)",
+        "90th percentile": "of the largest first-token logprob difference over the two arms, nats",
+        "Median nonzero": "median of the differences that are not zero, nats",
+        "Whole probes equal": "pivots at which all tokens and logprobs of both probes are equal",
+        "Continuations equal": "sampled continuations that are the same token for token",
+        "Estimates equal": "pivots with the same credit estimate",
+    }
+    rows = [_bit_row(c, p) for c in configurations for p in ("refeed", "exact2")]
+    return _table("What is equal to the last bit", columns, rows, texts=2)
+
+
+def _bit_row(configuration: dict, compared: str) -> list[str]:
+    probe = configuration["analysis"]["greedy_probe"][compared]
+    unsaturated = _percent(probe["bit_exact_rate_unsaturated"])
+    if probe["n_saturated"] is not None:
+        unsaturated += f" ({probe['n_saturated']:,d})"
+    same = configuration["analysis"]["identity"][compared]
+    return [
+        configuration["label"],
+        COMPARISONS[compared],
+        _percent(probe["divergence_rate"]),
+        _percent(probe["bit_exact_rate"]),
+        unsaturated,
+        _nats(probe["p90_delta"]),
+        _nats(probe["median_nonzero_delta"]),
+        *(_percent(same[name]["share"]) for name in ("probes", "continuations", "estimates")),
+    ]
+
+
+def _outcomes(configurations: list[dict]) -> dict | None:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Pass": "exact 1, exact 2 or re-feed",
+        "Right": "continuations whose final answer is the reference answer",
+        "Wrong": "continuations with another final answer",
+        "Unparsed": "continuations that ended without a readable answer",
+        "Truncated": "continuations that reached the token limit",
+    }
+    rows = [
+        [c["label"], PASS_NAMES[p], *(_percent(share) for share in rates.values())]
+        for c in configurations
+        for p, rates in c["analysis"]["rates"].items()
+        if rates
+    ]
+    caption = "How the continuations were graded"
+    return _table(caption, columns, rows, texts=2) if rows else None
+
+
+def _cache(configurations: list[dict]) -> dict:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Instrumented": "pivots with recorded cache hits",
+        "Exact 1 hits": "instrumented pivots whose every exact 1 request found the whole trunk"
+        " prefix, up to the last full block, in the cache",
+        "Exact 2 hits": "the same for exact 2",
+        "Misses": "pivots without such a hit in exact 1 / exact 2",
+        "Preempted": "pivots with a request that the engine interrupted and recomputed, in exact 1"
+        " / exact 2 / re-feed",
+        "Flagged": "pivots with any miss or preemption; none is left out of the statistics",
+        "Borrowed": "pivots that resumed blocks of another rollout with the same tokens",
+    }
+    return _table(
+        "Were the passes what they claim to be?", columns, [_cache_row(c) for c in configurations]
+    )
+
+
+def _cache_row(configuration: dict) -> list[str]:
+    cache = configuration["analysis"]["cache_instrumentation"]
+    flagged = {name: _count(count) for name, count in cache["flagged"].items()}
+    return [
+        configuration["label"],
+        _count(cache["n_instrumented"]),
+        _percent(cache["exact1_ok_rate"]),
+        _percent(cache["exact2_ok_rate"]),
+        _joined([flagged[f"{p}_cache_miss"] for p in ("exact1", "exact2")]),
+        _joined([flagged[f"{p}_preempted"] for p in PASS_NAMES]),
+        flagged["pivots_flagged"],
+        _count(cache["pivots_with_borrowed_blocks"]),
+    ]
+
+
+def _cohorts(configurations: list[dict]) -> list[dict]:
+    """Every cohort once, with the configurations that use it."""
+    users: dict[str, list[dict]] = {}
+    for configuration in configurations:
+        for cohort in configuration["cohorts"]:
+            users.setdefault(json.dumps(cohort, sort_keys=True), []).append(configuration)
+    return [_cohort(json.loads(text), used_by) for text, used_by in users.items()]
+
+
+def _cohort(cohort: dict, used_by: list[dict]) -> dict:
+    first, last = cohort["window"]
+    rule = (
+        "only problems that some trunk rollouts solve and others do not"
+        if cohort["screened"]
+        else "every problem in order"
+    )
+    scanned = f" {cohort['scanned']} scanned," if cohort["screened"] else ""
+    columns = {
+        "Problem": "its position in the data set",
+        "Trunk accuracy": "share of its trunk rollouts with the right answer",
+        "Admitted": "whether its pivots were measured",
+    }
+    rows = [
+        [str(p["index"]), _percent(p["accuracy"]), "yes" if p["admitted"] else "no"]
+        for p in cohort["problems"]
+    ]
+    return {
+        "name": cohort["name"],
+        "summary": f"Used by {_names(used_by)}. Data set {cohort['dataset']}, problems {first} to"
+        f" {last}, {rule}: {cohort['requested']} requested,{scanned} {cohort['found']} found.",
+        "note": cohort["note"],
+        "problems": _table(f"Problems scanned for cohort {cohort['name']}", columns, rows),
+    }
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _described(name: str, schema: dict) -> Iterator[tuple[str, str]]:
+    """Dotted names of a section's settings, and what the configuration schema says of them."""
+    for key, child in schema.get("properties", {}).items():
+        yield f"{name}.{key}", child.get("description", "")
+        yield from _described(f"{name}.{key}", child)
+
+
+def _setup(configurations: list[dict]) -> dict:
+    columns = {
+        "Configuration": "as in Table 1",
+        "Name": "its name in the configuration file and in file names",
+        "Model": "the language model",
+        "Numerics": "how the engine computes: stock, or batch-invariant, in which a result does not"
+        " depend on what else is in the batch",
+        "Note": "a remark on this configuration",
+    }
+    rows = [
+        [c["label"], c["name"], c["model"], c["numerics"], c.get("note") or UNDEFINED]
+        for c in configurations
+    ]
+    return _table("The configurations", columns, rows, texts=len(columns))
+
+
+def _settings(configurations: list[dict], meanings: dict[str, str]) -> list[dict]:
+    """Two tables: the settings in which the configurations differ, and those they share."""
+    names = dict.fromkeys(name for c in configurations for name in c["settings"])
+    values = {
+        name: [_text(c["settings"][name]) if name in c["settings"] else UNDEFINED
+               for c in configurations]
+        for name in names
+    }  # fmt: skip
+    shared = [name for name in names if len(set(values[name])) == 1]
+    differing = [name for name in names if name not in shared]
+    headings = ["Setting", *(c["name"] for c in configurations), "Meaning"]
+    return [
+        _table(
+            "Settings in which the configurations differ",
+            dict.fromkeys(headings, ""),
+            [[name, *values[name], meanings.get(name, "")] for name in differing],
+            texts=len(headings),
+        ),
+        _table(
+            "Settings that are the same in all configurations",
+            dict.fromkeys(("Setting", "Value", "Meaning"), ""),
+            [[name, values[name][0], meanings.get(name, "")] for name in shared],
+            texts=3,
+        ),
+    ]
+
+
+def _engine(facts: dict) -> dict:
+    rows = [[name, _text(value), ENGINE_FACTS.get(name, "")] for name, value in facts.items()]
+    columns = dict.fromkeys(("Fact", "Value", "Meaning"), "")
+    return _table("Facts about the engine", columns, rows, texts=3)
+
+
+def _counts(counts: dict) -> list[tuple[str, str]]:
+    return [
+        ("trunk rollouts", _count(counts["trunk_rollouts"])),
+        ("of them right", _percent(counts["trunk_accuracy"])),
+        ("pivots", _count(counts["pivots"])),
+        ("continuation and probe requests", _count(counts["requests"])),
+    ]

@@ -1,0 +1,46 @@
+"""What is added to vLLM's worker, through its own `worker_extension_cls`."""
+
+from collections.abc import Callable
+
+import torch
+
+from replay.kv_state import KVWorkerExtension
+
+LINEAR_ROWS = 32
+
+
+def in_fixed_rows(linear: Callable, rows: int = LINEAR_ROWS) -> Callable:
+    """`linear(x, weight, bias)` computed on exactly `rows` rows at a time, the last padded.
+
+    A CPU's matrix product takes other tiles for other numbers of rows (oneDNN with AMX does), so
+    a token's result depends on how many tokens share its step. With the shape fixed it does not.
+    """
+
+    def fixed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        padding = -len(flat) % rows
+        padded = torch.nn.functional.pad(flat, (0, 0, 0, padding))
+        parts = [linear(part, weight, bias) for part in padded.split(rows)]
+        return torch.cat(parts)[: len(flat)].reshape(*x.shape[:-1], -1)
+
+    return fixed
+
+
+class WorkerExtension(KVWorkerExtension):
+    """Methods called by `LLM.collective_rpc`, on every worker."""
+
+    def pin_linear_rows(self) -> int:
+        """Make every matrix product of a CPU model independent of the batch; returns how many."""
+        layers = [m for m in self.model_runner.model.modules() if hasattr(m, "cpu_linear")]
+        for layer in layers:
+            layer.cpu_linear = in_fixed_rows(layer.cpu_linear)
+        self.linear_rows = LINEAR_ROWS
+        return len(layers)
+
+    def numerics_in_force(self) -> dict:
+        """Attention backend and matrix-product rows, as they are on this worker."""
+        backend = self.model_runner.attn_groups[0][0].backend
+        return {
+            "attention_backend": backend.get_name(),
+            "linear_rows": getattr(self, "linear_rows", "as batched"),
+        }
