@@ -85,7 +85,7 @@ TEMPLATES = (
         "++",
         "{name} has {a} red {things}, {b} blue {things} and {c} green {things}. What is {sum}?",
     ),
-    Template("++", "{name} has {a} {things}, gets {b} more and then finds {c} more. What is {sum}?"),
+    Template("++", "{name} has {a} {things}, gets {b} more and finds {c} more. What is {sum}?"),
     Template(
         "++",
         "{name} has {a} {things} and gets {b} more. That makes {a} + {b} = {ab} {things}. Then "

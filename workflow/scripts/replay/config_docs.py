@@ -1,0 +1,74 @@
+"""config/README.md, made from the schema: every key with its meaning, values and default."""
+
+import json
+from pathlib import Path
+
+from replay.config import load_schema
+
+README = Path(__file__).parents[3] / "config" / "README.md"
+INTRODUCTION = """\
+# Configuration
+
+`config.yaml` is the demo, `overnight.yaml` the same grid at a size whose intervals mean something,
+`catalog.yaml` the models and datasets that every configuration can name. A run with your own file:
+`snakemake --cores 1 all --configfile own.yaml`. This page is made from
+`workflow/schemas/config.schema.yaml` by `python -m replay.config_docs` (in `workflow/scripts`).
+
+A section under a configuration (`configurations.NAME.continuations`, say) overrides the section of
+the same name at the top level, key by key.
+"""
+
+
+def render(schema: dict) -> str:
+    """Markdown: one table for the top level, then one for each section and kind of entry."""
+    parts = [INTRODUCTION, _section("Top level", schema, schema)]
+    for name, section in schema["$defs"].items():
+        if "properties" in section:
+            parts.append(_section(f"`{name}`", section, schema))
+    return "\n".join(parts)
+
+
+def _section(title: str, section: dict, root: dict) -> str:
+    lines = [f"## {title}", "", section.get("description", "").strip(), ""]
+    lines += ["| key | values | default | meaning |", "|---|---|---|---|"]
+    required = set(section.get("required", []))
+    lines += [_row(name, child, name in required, root) for name, child in _keys(section).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _keys(section: dict) -> dict:
+    """Properties of a section, with those of its alternatives."""
+    keys = dict(section["properties"])
+    for alternative in section.get("oneOf", []):
+        for name, child in alternative.get("properties", {}).items():
+            keys.setdefault(name, child)
+    return keys
+
+
+def _row(name: str, child: dict, required: bool, root: dict) -> str:
+    meaning = child.get("description", "")
+    if "$ref" in child:
+        child = root["$defs"][child["$ref"].removeprefix("#/$defs/")]
+    meaning = meaning or child.get("description", "")
+    default = "required" if required else _literal(child.get("default", ""))
+    cells = [f"`{name}`", _values(child), default, " ".join(meaning.split())]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _literal(value: object) -> str:
+    if value in ("", {}):
+        return "see below" if value == {} else ""
+    return f"`{json.dumps(value)}`"
+
+
+def _values(child: dict) -> str:
+    if "enum" in child:
+        return ", ".join(f"`{json.dumps(value)}`" for value in child["enum"])
+    kind = child.get("type", "object or null" if "oneOf" in child else "object")
+    text = " or ".join(kind) if isinstance(kind, list) else kind
+    limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+    return text + "".join(f", {sign} {child[key]}" for key, sign in limits.items() if key in child)
+
+
+if __name__ == "__main__":
+    README.write_text(render(load_schema()), encoding="utf-8")
