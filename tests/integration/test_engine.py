@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from replay.datasets import Problem
-from replay.engine import Engine, EngineError, environment
+from replay.engine import EngineError, environment
 from replay.kv_state import KVStateError
 from replay.passes import plan, run_problem
 from replay.prompts import load_tokenizer

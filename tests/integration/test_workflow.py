@@ -255,8 +255,10 @@ def test_kill_in_passes_keeps_finished_problems_and_changes_nothing(finished):
         files = sorted((finished.folder / "results/tiny").glob(pattern))
         assert files
         for file in files:
-            twin = finished.folder / "results/killed" / file.relative_to(
-                finished.folder / "results/tiny"
+            twin = (
+                finished.folder
+                / "results/killed"
+                / file.relative_to(finished.folder / "results/tiny")
             )
             assert twin.read_bytes() == file.read_bytes(), f"{file.name} differs"
     log = (finished.folder / "results/killed/logs/passes/main/0-of-1.log").read_text()

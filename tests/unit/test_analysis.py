@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from replay.analysis import analyze, pool
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published"

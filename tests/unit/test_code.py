@@ -42,7 +42,9 @@ def test_changes_with_a_helper_module_and_with_data(tmp_path, monkeypatch):
     assert code.code_digest("job") != before[0]
 
 
-@pytest.mark.parametrize("rules", sorted((ROOT / "workflow" / "rules").glob("*.smk")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "rules", sorted((ROOT / "workflow" / "rules").glob("*.smk")), ids=lambda p: p.name
+)
 def test_every_script_rule_tracks_its_own_code(rules):
     text = rules.read_text(encoding="utf-8")
     scripts = re.findall(r'script:\s+"\.\./scripts/(\w+)\.py"', text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from replay.config import ConfigError, load_study
+from replay.config import ConfigError, check_local_sources, load_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,9 +17,7 @@ def read(name):
 
 def full(name):
     catalog, own = read("catalog.yaml"), read(name)
-    return catalog | own | {
-        key: catalog[key] | own.get(key, {}) for key in ("models", "datasets")
-    }
+    return catalog | own | {key: catalog[key] | own.get(key, {}) for key in ("models", "datasets")}
 
 
 @pytest.fixture
@@ -138,3 +136,32 @@ def test_a_section_of_a_configuration_overrides_key_by_key(config):
 def test_every_shipped_configuration_is_valid(path):
     if path.name != "catalog.yaml":
         assert load_study(full(path.name)).configurations
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['{"question": "q", "answer": 1}', '{"question": "q"}'], "own.jsonl, line 2"),
+        (['{"question": "q", "answer": "many"}'], "own.jsonl, line 1"),
+        (["not json"], "own.jsonl, line 1"),
+        (['{"question": "q", "answer": 1}'] * 2, "passes the end of dataset own (last index 1)"),
+        (None, "own.jsonl is not a file"),
+    ],
+)
+def test_local_data_is_checked_before_any_job(config, tmp_path, rows, message):
+    path = tmp_path / "own.jsonl"
+    if rows is not None:
+        path.write_text("\n".join(rows) + "\n")
+    put(config, "datasets.own", {"source": "local", "path": str(path)})
+    put(config, "cohorts.own", {"dataset": "own", "start": 0, "n": 3})
+    put(config, "configurations", {"main": {"cohorts": ["own"]}})
+    with pytest.raises(ConfigError) as error:
+        check_local_sources(load_study(config))
+    assert message in str(error.value)
+
+
+def test_a_missing_local_model_is_named(config, tmp_path):
+    put(config, "models.own", {"source": "local", "path": str(tmp_path / "none")})
+    put(config, "model", "own")
+    with pytest.raises(ConfigError, match=r"models\.own\.path: .*none is not a folder"):
+        check_local_sources(load_study(config))

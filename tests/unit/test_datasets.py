@@ -130,8 +130,13 @@ def test_every_local_form_gives_the_same_lines(tmp_path):
     expected = "".join(json.dumps({"question": r["q"], "answer": r["a"]}) + "\n" for r in rows)
     for path in sources(tmp_path, rows):
         destination = tmp_path / "out" / f"{path.suffix}.jsonl"
-        entry = {"source": "local", "path": str(path), "question_field": "q", "answer_field": "a",
-                 "sha256": sha256(expected)}
+        entry = {
+            "source": "local",
+            "path": str(path),
+            "question_field": "q",
+            "answer_field": "a",
+            "sha256": sha256(expected),
+        }
         fetch(entry, destination)
         assert destination.read_text() == expected
         assert [p.answer for p in load_problems(destination)] == [0, 1, 2]

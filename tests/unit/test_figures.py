@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
+
 from replay import figures
 from replay.analysis import analyze
 

@@ -62,7 +62,9 @@ def test_a_saturated_logprob_ranks_first_and_last_as_published():
 
 
 logprob = st.floats(min_value=-30, max_value=0)
-position = st.lists(st.tuples(st.integers(0, 50), logprob), min_size=2, max_size=6, unique_by=lambda e: e[0])
+position = st.lists(
+    st.tuples(st.integers(0, 50), logprob), min_size=2, max_size=6, unique_by=lambda e: e[0]
+)
 
 
 @given(st.lists(position, max_size=60), st.integers(0, 40), st.integers(0, 3), st.integers(1, 6))
@@ -70,8 +72,13 @@ def test_every_pivot_satisfies_the_filter(topk, prompt_length, slack, most):
     tokens = [candidates[-1][0] for candidates in topk]
     special = {0, 1}
     pivots = select_pivots(
-        tokens, topk, prompt_length, block_size=16, special_tokens=special,
-        boundary_slack=slack, max_per_rollout=most,
+        tokens,
+        topk,
+        prompt_length,
+        block_size=16,
+        special_tokens=special,
+        boundary_slack=slack,
+        max_per_rollout=most,
     )
     assert len(pivots) <= most
     assert [p.gen_index for p in pivots] == sorted({p.gen_index for p in pivots})

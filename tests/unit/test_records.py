@@ -90,7 +90,11 @@ def test_a_missed_cache_and_a_preemption_are_flagged():
 
 
 def test_a_cold_refeed_is_no_flag():
-    raw = {"refeed": completions(**{f"{a}_{k}": {"num_cached_tokens": 0} for a in ARMS for k in (0, 1, PROBE)})}
+    raw = {
+        "refeed": completions(
+            **{f"{a}_{k}": {"num_cached_tokens": 0} for a in ARMS for k in (0, 1, PROBE)}
+        )
+    }
     assert records(raw)["pivots"][0]["flags"] == []
 
 
@@ -98,17 +102,13 @@ def test_probe_delta_is_the_larger_of_the_two_arms_and_of_the_first_token():
     changed = completions(
         actual_greedy={"logprobs": [-0.5, 0.0]}, alt_greedy={"logprobs": [-0.25, -3.0]}
     )
-    compared = probe_comparison(
-        by_pivot(completions())[3, 0, 17], by_pivot(changed)[3, 0, 17]
-    )
+    compared = probe_comparison(by_pivot(completions())[3, 0, 17], by_pivot(changed)[3, 0, 17])
     assert compared == {"divergence": False, "delta": 0.25, "equal": False}
 
 
 def test_probe_divergence_is_any_token_on_any_arm():
     changed = completions(alt_greedy={"token_ids": [1, 3]})
-    compared = probe_comparison(
-        by_pivot(completions())[3, 0, 17], by_pivot(changed)[3, 0, 17]
-    )
+    compared = probe_comparison(by_pivot(completions())[3, 0, 17], by_pivot(changed)[3, 0, 17])
     assert compared == {"divergence": True, "delta": 0.0, "equal": False}
 
 
@@ -125,7 +125,10 @@ def test_each_grader_reads_its_own_scope():
     assert graded["reward"] == 1
     published = {"grader": "published", "scope": None}
     assert grade_solution("Answer: 4", "none", 4, "stop", published)["reward"] == 0
-    assert grade_solution("Answer: 4", "none", 4, "stop", published | {"scope": "solution"})["reward"] == 1
+    assert (
+        grade_solution("Answer: 4", "none", 4, "stop", published | {"scope": "solution"})["reward"]
+        == 1
+    )
 
 
 def test_the_completed_solution_is_trunk_forced_token_and_continuation():

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+
 from replay.analysis import analyze
 from replay.config import load_schema
 from replay.report import answer, build_report, reading, verdict

@@ -2,8 +2,8 @@
 
 import pytest
 
-from replay.config import Cohort
-from replay.datasets import DatasetError, Problem
+from replay.config import Cohort, ConfigError
+from replay.datasets import Problem
 from replay.screen import candidates, cohort_report, fixed, scan
 
 PROBLEMS = [Problem(i, f"question {i}", 1.0) for i in range(10)]
@@ -59,5 +59,5 @@ def test_a_fixed_window_takes_all():
     ],
 )
 def test_a_window_past_the_end_names_the_key(cohort, message):
-    with pytest.raises(DatasetError, match=message):
+    with pytest.raises(ConfigError, match=message):
         candidates(Cohort("c", cohort), PROBLEMS)

@@ -5,6 +5,7 @@ import subprocess
 
 import pandas as pd
 import pytest
+
 from replay.analysis import analyze
 from replay.tables import COLUMNS, excess_pp, printed, table1, write_table
 

@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
-from replay.config import ConfigError, load_study
+from replay.config import ConfigError, check_local_sources, load_study
 from replay.storage import lock_folder
 
 
@@ -24,6 +24,7 @@ if not workflow.overwrite_configfiles:
 
 try:
     STUDY = load_study(config)
+    check_local_sources(STUDY)
 except ConfigError as error:
     raise WorkflowError(str(error))
 
@@ -81,6 +82,11 @@ def dataset_of(wildcards):
 
 def model_of(wildcards):
     return f"resources/models/{configuration_of(wildcards).model}"
+
+
+def local_source(entry):
+    """What an entry names on this machine: an input, so that a change of it is seen."""
+    return [entry["path"]] if entry["source"] == "local" else []
 
 
 def per_shard(pattern):

@@ -7,6 +7,8 @@ localrules:
 
 
 rule model:
+    input:
+        lambda wildcards: local_source(STUDY.config["models"][wildcards.model]),
     output:
         directory("resources/models/{model}"),
     log:
@@ -24,6 +26,8 @@ rule model:
 
 
 rule dataset:
+    input:
+        lambda wildcards: local_source(STUDY.config["datasets"][wildcards.dataset]),
     output:
         "resources/datasets/{dataset}.jsonl",
     log:

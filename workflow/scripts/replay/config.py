@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import yaml
 
+from replay.datasets import DatasetError, canonical
 from replay.storage import digest
 
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
@@ -63,8 +64,12 @@ def _closest_alternative(error: jsonschema.ValidationError, key: str) -> list[st
     for child in error.context:
         by_alternative.setdefault(child.schema_path[0], []).append(child)
     for children in by_alternative.values():
-        if not any(child.validator in ("const", "type") and len(child.path) <= 1
-                   and (child.validator == "const" or not child.path) for child in children):
+        if not any(
+            child.validator in ("const", "type")
+            and len(child.path) <= 1
+            and (child.validator == "const" or not child.path)
+            for child in children
+        ):
             return [message for child in children for message in _messages(child)]
     return [f"{key}: {error.instance!r} is not valid under any of the given alternatives"]
 
@@ -112,6 +117,16 @@ class Cohort:
         screen = self.settings["screen"]
         size = screen["scan_limit"] if screen else self.settings["n"]
         return range(self.settings["start"], self.settings["start"] + size)
+
+    def check_window(self, problems: int) -> None:
+        """Raise ConfigError when the window passes the end of a dataset of `problems` rows."""
+        if self.window.stop > problems:
+            key = "screen.scan_limit" if self.settings["screen"] else "n"
+            raise ConfigError(
+                f"cohorts.{self.name}: the window {self.window.start} to {self.window.stop - 1} "
+                f"passes the end of dataset {self.settings['dataset']} (last index "
+                f"{problems - 1}); lower cohorts.{self.name}.{key} or cohorts.{self.name}.start"
+            )
 
 
 @dataclass(frozen=True)
@@ -225,6 +240,26 @@ def load_study(config: dict) -> Study:
     return Study(filled, configurations)
 
 
+def check_local_sources(study: Study) -> None:
+    """Refuse, before any job runs, local files that are missing, malformed or too short.
+
+    Raises ConfigError naming the config key, and for a bad row its file and line. Only what the
+    configurations use is looked at.
+    """
+    for model in sorted({c.model for c in study.configurations.values()}):
+        entry = study.config["models"][model]
+        if entry["source"] == "local" and not Path(entry["path"]).is_dir():
+            raise ConfigError(f"models.{model}.path: {entry['path']} is not a folder")
+    for trunk_set in study.trunk_sets.values():
+        entry = study.config["datasets"][trunk_set.dataset]
+        if entry["source"] == "local":
+            try:
+                problems = canonical(entry).count(b"\n")
+            except DatasetError as error:
+                raise ConfigError(f"datasets.{trunk_set.dataset}: {error}") from error
+            trunk_set.cohort.check_window(problems)
+
+
 def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration:
     key = f"configurations.{name}"
     model = entry.get("model", filled.get("model"))
@@ -268,8 +303,9 @@ def _check_overlap(key: str, cohorts: list[Cohort]) -> None:
     if len(datasets) > 1:
         raise ConfigError(f"{key}.cohorts: pooled cohorts need one dataset, not {sorted(datasets)}")
     for one, other in combinations(cohorts, 2):
-        common = range(max(one.window.start, other.window.start),
-                       min(one.window.stop, other.window.stop))
+        common = range(
+            max(one.window.start, other.window.start), min(one.window.stop, other.window.stop)
+        )
         if common:
             raise ConfigError(
                 f"{key}.cohorts: the windows of {one.name} and {other.name} overlap at indices "

@@ -36,8 +36,10 @@ def parse_answer(text: Any) -> float:
     """
     value = _to_float(text)
     if value is None or not math.isfinite(value):
-        raise DatasetError(f"answer {_shortened(text)} is not a finite number, nor text that ends "
-                           "in '#### <number>'")
+        raise DatasetError(
+            f"answer {_shortened(text)} is not a finite number, nor text that ends "
+            "in '#### <number>'"
+        )
     return value
 
 
@@ -77,6 +79,13 @@ def fetch(entry: dict, destination: Path | str) -> None:
     at all. Raises DatasetError when the source cannot be had or read, one of its rows is
     malformed, or the sha256 differs.
     """
+    content = canonical(entry)
+    with atomic_path(destination) as partial:
+        partial.write_bytes(content)
+
+
+def canonical(entry: dict) -> bytes:
+    """The JSON Lines that `fetch` writes, checked; raises as it does."""
     fields = entry.get("question_field", "question"), entry.get("answer_field", "answer")
     lines = []
     for index, (where, row) in enumerate(_rows(_source_file(entry))):
@@ -85,8 +94,7 @@ def fetch(entry: dict, destination: Path | str) -> None:
         lines.append(json.dumps({"question": question, "answer": answer}) + "\n")
     content = "".join(lines).encode()
     _check_sha256(entry, hashlib.sha256(content).hexdigest())
-    with atomic_path(destination) as partial:
-        partial.write_bytes(content)
+    return content
 
 
 def _source_file(entry: dict) -> Path:
@@ -99,7 +107,7 @@ def _source_file(entry: dict) -> Path:
 
 
 def _from_hub(entry: dict) -> Path:
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+    from huggingface_hub import hf_hub_download
 
     repo, revision, file = entry["repo"], entry["revision"], entry["file"]
     try:
@@ -116,11 +124,15 @@ def _check_sha256(entry: dict, found: str) -> None:
     source = entry.get("repo") or entry["path"]
     pinned = entry.get("sha256")
     if pinned is None and entry["source"] == "hub":
-        raise DatasetError(f"dataset {source}: no sha256 is pinned; its problems have {found}: "
-                           "check them, then set datasets.<name>.sha256")
+        raise DatasetError(
+            f"dataset {source}: no sha256 is pinned; its problems have {found}: "
+            "check them, then set datasets.<name>.sha256"
+        )
     if pinned not in (None, found):
-        raise DatasetError(f"dataset {source}: its problems have sha256 {found}, not the pinned "
-                           f"{pinned}; correct the source or datasets.<name>.sha256")
+        raise DatasetError(
+            f"dataset {source}: its problems have sha256 {found}, not the pinned "
+            f"{pinned}; correct the source or datasets.<name>.sha256"
+        )
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -151,8 +163,8 @@ def _json_array(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow  # noqa: PLC0415
-    import pyarrow.parquet  # noqa: PLC0415
+    import pyarrow
+    import pyarrow.parquet
 
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
@@ -178,20 +190,24 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict:
     return row
 
 
-def _problem(
-    index: int, where: str, row: Any, question_field: str, answer_field: str
-) -> Problem:
+def _problem(index: int, where: str, row: Any, question_field: str, answer_field: str) -> Problem:
     if not isinstance(row, dict):
-        raise DatasetError(f"{where}: {_shortened(row)} is not an object; it needs the fields "
-                           f"{question_field!r} and {answer_field!r}")
+        raise DatasetError(
+            f"{where}: {_shortened(row)} is not an object; it needs the fields "
+            f"{question_field!r} and {answer_field!r}"
+        )
     for field in (question_field, answer_field):
         if field not in row:
-            raise DatasetError(f"{where}: no field {field!r} (there are: {', '.join(row)}); add it,"
-                               " or set datasets.<name>.question_field and answer_field")
+            raise DatasetError(
+                f"{where}: no field {field!r} (there are: {', '.join(row)}); add it,"
+                " or set datasets.<name>.question_field and answer_field"
+            )
     question = row[question_field]
     if not isinstance(question, str) or not question.strip():
-        raise DatasetError(f"{where}: {question_field!r} is {_shortened(question)}; "
-                           "it must be a text that is not empty")
+        raise DatasetError(
+            f"{where}: {question_field!r} is {_shortened(question)}; "
+            "it must be a text that is not empty"
+        )
     try:
         answer = parse_answer(row[answer_field])
     except DatasetError as error:

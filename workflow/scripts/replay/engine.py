@@ -74,9 +74,9 @@ class Engine:
         self.environment = environment(settings)
         os.environ.update(self.environment)
         started = time.monotonic()
-        from vllm import LLM  # noqa: PLC0415  (reads the environment when imported)
+        from vllm import LLM
 
-        from replay.scheduler import ReplayScheduler  # noqa: PLC0415
+        from replay.scheduler import ReplayScheduler
 
         cpu = settings["device"] == "cpu"
         self.llm = LLM(
@@ -114,15 +114,28 @@ class Engine:
     def block_size(self) -> int:
         return self.cache_config.block_size
 
-    def sampled(self, *, temperature: float, top_p: float, max_tokens: int, seed: int,
-                logprobs: int | None = None):
+    def sampled(
+        self,
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+        seed: int,
+        logprobs: int | None = None,
+    ):
         """Parameters of a seeded, sampled request; temperature 0 asks for a greedy one."""
-        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm import SamplingParams
 
         if temperature == 0:
             return self.greedy(max_tokens=max_tokens, seed=seed, logprobs=logprobs)
-        return SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens,
-                              seed=seed, logprobs=logprobs, detokenize=False)
+        return SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            seed=seed,
+            logprobs=logprobs,
+            detokenize=False,
+        )
 
     def greedy(self, *, max_tokens: int, seed: int, logprobs: int | None = None):
         """Parameters of a greedy request.
@@ -131,13 +144,20 @@ class Engine:
         greedy requests never get one: there, greedy is a seeded request restricted to the top
         token (an exact tie of the top logits is then broken by the seed, alike in every pass).
         """
-        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm import SamplingParams
 
         if self.settings["device"] == "cpu":
-            return SamplingParams(temperature=1.0, top_k=1, max_tokens=max_tokens, seed=seed,
-                                  logprobs=logprobs, detokenize=False)
-        return SamplingParams(temperature=0.0, max_tokens=max_tokens, logprobs=logprobs,
-                              detokenize=False)
+            return SamplingParams(
+                temperature=1.0,
+                top_k=1,
+                max_tokens=max_tokens,
+                seed=seed,
+                logprobs=logprobs,
+                detokenize=False,
+            )
+        return SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, detokenize=False
+        )
 
     def generate(self, prompts: list[list[int]], parameters: list) -> list[Completion]:
         """Run one batch of token-id prompts to the end; completions in the order of the prompts.
@@ -162,8 +182,14 @@ class Engine:
             {token: entry.logprob for token, entry in position.items()}
             for position in result.logprobs
         ]
-        return Completion(list(result.token_ids), result.finish_reason, logprobs,
-                          output.num_cached_tokens, facts.preemptions, facts.block_ids)
+        return Completion(
+            list(result.token_ids),
+            result.finish_reason,
+            logprobs,
+            output.num_cached_tokens,
+            facts.preemptions,
+            facts.block_ids,
+        )
 
     def reset(self) -> None:
         """Empty the prefix cache, or raise: a silent refusal would make a re-feed an exact pass."""
@@ -215,8 +241,8 @@ class Engine:
 
     def facts(self) -> dict:
         """What is in force, asked of the engine where it can tell."""
-        import torch  # noqa: PLC0415
-        import vllm  # noqa: PLC0415
+        import torch
+        import vllm
 
         config = self.llm.llm_engine.vllm_config
         mode = config.compilation_config.mode.name if self.settings["compile"] else "off"
@@ -241,7 +267,7 @@ class Engine:
 
 
 def device_name(device: str) -> str:
-    import torch  # noqa: PLC0415
+    import torch
 
     if device == "cuda":
         return torch.cuda.get_device_name()

@@ -35,5 +35,12 @@ def logged(log: str) -> Iterator[IO[str]]:
 def progress(console: IO[str], what: str, total: int, unit: str) -> tqdm:
     """A bar with the estimated time left; on a file it prints a line every half minute."""
     interval = 0.5 if console.isatty() else 30
-    return tqdm(total=total, desc=what, unit=unit, file=console, mininterval=interval,
-                dynamic_ncols=True, smoothing=0.1)
+    return tqdm(
+        total=total,
+        desc=what,
+        unit=unit,
+        file=console,
+        mininterval=interval,
+        dynamic_ncols=True,
+        smoothing=0.1,
+    )

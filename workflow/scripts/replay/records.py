@@ -155,8 +155,7 @@ def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
             "rollouts": len(values),
             "rollout_accuracy": sum(values) / len(values),
             "cache_violations": {
-                name: sum(not row[f"cache_ok_{name}"] for row in records[problem])
-                for name in EXACT
+                name: sum(not row[f"cache_ok_{name}"] for row in records[problem]) for name in EXACT
             },
         }
         for problem, values in rewards.items()

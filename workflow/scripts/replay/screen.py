@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import IO
 
 from replay.config import Cohort
-from replay.datasets import DatasetError, Problem, load_problems
+from replay.datasets import Problem, load_problems
 from replay.grading import grade
 from replay.job import progress
 from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
@@ -13,16 +13,9 @@ from replay.trunks import TrunkGenerator
 
 
 def candidates(cohort: Cohort, problems: list[Problem]) -> list[Problem]:
-    """The problems of the cohort's window; DatasetError when it passes the end of the data."""
-    window = cohort.window
-    if window.stop > len(problems):
-        key = "screen.scan_limit" if cohort.settings["screen"] else "n"
-        raise DatasetError(
-            f"cohorts.{cohort.name}: the window {window.start} to {window.stop - 1} passes the end "
-            f"of dataset {cohort.settings['dataset']} (last index {len(problems) - 1}); lower "
-            f"cohorts.{cohort.name}.{key} or cohorts.{cohort.name}.start"
-        )
-    return problems[window.start : window.stop]
+    """The problems of the cohort's window; ConfigError when it passes the end of the data."""
+    cohort.check_window(len(problems))
+    return problems[cohort.window.start : cohort.window.stop]
 
 
 def accuracy(rows: list[dict], gold: float, grader: str) -> float:
@@ -46,9 +39,7 @@ def scan(
         if sum(entry["admitted"] for entry in looked_at) == wanted:
             break
         share = accuracy(rollouts(problem), problem.answer, grader)
-        looked_at.append(
-            {"index": problem.index, "accuracy": share, "admitted": 0.0 < share < 1.0}
-        )
+        looked_at.append({"index": problem.index, "accuracy": share, "admitted": 0.0 < share < 1.0})
     return looked_at
 
 
