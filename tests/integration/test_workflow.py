@@ -58,7 +58,7 @@ class Checkout:
 
     def configure(self, **changes) -> Path:
         path = self.folder / f"{changes.get('run', 'tiny')}.yaml"
-        path.write_text(yaml.safe_dump(TINY | changes))
+        path.write_text(yaml.safe_dump(TINY | changes, sort_keys=False))
         return path
 
     def command(self, *arguments: str, config: Path | None = None) -> list[str]:

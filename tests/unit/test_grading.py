@@ -120,6 +120,7 @@ def test_parse_number(text, number):
         ("**Answer:** 18 (2 dozen minus 6)", 6),
         ("It costs $1,234.00", 1234),
         ("It costs 20-2", -2),
+        ("a fee of -$5", -5),
         ("Answer: 18\n\nQuestion: 4 cars?\nAnswer: 12", 12),
         ("Answer: eighteen", None),
         ("", None),

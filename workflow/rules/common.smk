@@ -68,6 +68,11 @@ def gpus(engine):
     return 1 if engine["device"] == "cuda" else 0
 
 
+def cpu_engines(engine):
+    """Engines that take this host's CPUs: two at once would share the same cores."""
+    return 1 - gpus(engine)
+
+
 def trunk_inputs(wildcards):
     """Trunk folders of a configuration's shard, in the order of its cohorts."""
     return expand(

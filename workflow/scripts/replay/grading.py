@@ -93,7 +93,7 @@ _MARKUP = [  # nothing here adds or takes a newline, so that lines keep their nu
     (r"(?<=[0-9]) *(?=\\[dtc]?frac)", " "),  # 2\frac{1}{2}
     (r"\\[dtc]?frac *(?:\{([^{}]*)\}|([0-9])) *(?:\{([^{}]*)\}|([0-9]))", r"\1\2/\3\4"),
     (r"\\(?:times|cdot|div)(?![A-Za-z])", "×"),  # all that matters is that it is arithmetic
-    (r"\\approx(?![A-Za-z])|[≈→]|\bequals\b", "="),
+    (r"\\approx(?![A-Za-z])|[≈→]|\bequals\b|(?<=[0-9] )(?:is|gives|makes)(?= \W{0,2}[0-9])", "="),
     (r"\\(?:[A-Za-z]+|.)", " "),  # \text, \boxed, \( and the like; what they enclose stays
     (r"(?<=[\w)}%])( ?)\*{1,2}\1(?=[\w($.{-])", "×"),  # other stars are markdown
     (r"[*{}\\]|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])", ""),
@@ -236,8 +236,8 @@ def strict(text: str) -> float | None:
 _FIGURE = r"(-?[0-9][0-9,]*(?:\.[0-9]+)?)"
 _PUBLISHED = (
     rf"\\boxed\{{\s*(?:\$\s*)?{_FIGURE}\s*\}}",
-    rf"(?i)\banswer\s*(?:[:=]\s*)?(?:\$\s*)?{_FIGURE}",
-    rf"\$?{_FIGURE}",
+    rf"(?i)answer\s*(?:[:=]\s*)?(?:\$\s*)?{_FIGURE}",
+    r"(-?\$?[0-9][0-9,]*(?:\.[0-9]+)?)",
 )
 
 
@@ -245,4 +245,4 @@ _PUBLISHED = (
 def published(text: str) -> float | None:
     """By the rules of the paper's harness: the last match of the first pattern that matches."""
     figures = next(filter(None, (re.findall(pattern, text) for pattern in _PUBLISHED)), None)
-    return float(figures[-1].replace(",", "")) if figures else None
+    return float(re.sub("[,$]", "", figures[-1])) if figures else None
