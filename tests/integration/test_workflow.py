@@ -177,7 +177,8 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
 @pytest.mark.parametrize(
     ("module", "reruns"),
     [
-        ("tables", {"table", "report"}),
+        ("report", {"report"}),
+        ("tables", {"table", "figures", "report"}),
         ("pivots", {"passes", "grade", "records", "analyze", "table", "figures", "report"}),
         ("grading", {"screen", "trunks", "passes", "grade", "records", "analyze", "table",
                      "figures", "report"}),

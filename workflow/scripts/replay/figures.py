@@ -104,7 +104,8 @@ def figure1(records: list[dict], k: int, title: str, pdf: str | Path, png: str |
             ticks=[tick for tick in ticks if tick <= norm.vmax], format="{x:.0f}",
         )  # fmt: skip
         bar.minorticks_off()
-        note = f"{len(common)} eligible pivots; red outline = signs differ"
+        plural = "" if len(common) == 1 else "s"
+        note = f"{len(common)} eligible pivot{plural}; red outline = signs differ"
         fig.suptitle(f"{textwrap.fill(title, 90)}\n{note}", fontsize=9)
         _save(fig, pdf, png)
 
