@@ -210,20 +210,17 @@ def test_a_configuration_is_a_target_of_its_own(finished):
 
 
 def test_a_configuration_without_pivots_is_an_empty_valid_result(finished):
-    """No pivot can be found past a boundary that no rollout reaches; no engine starts for it."""
-    config = finished.configure(
-        pivots={"max_per_rollout": 1, "margin_lt": 1e-9},
-        configurations={"main": TINY["configurations"]["main"]},
-    )
-    try:
-        finished.snakemake("main", config=config)
-        records = finished.read("results/tiny/records/main.json")
-        analysis = finished.read("results/tiny/analysis/main.json")
-    finally:
-        finished.snakemake("main", config=finished.configure())
-    if not records["pivots"]:  # an exact tie of two logprobs is still a pivot
-        assert analysis["n_records"] == 0
-    assert len(records["per_problem"]) == 3
+    """With the trunks there and no pivot among them, no engine starts."""
+    empty = TINY["configurations"]["main"] | {"pivots": {"margin_lt": 1e-12}}
+    config = finished.configure(configurations={"empty": empty})
+    finished.snakemake("all", config=config)
+    finished.configure()
+    records = finished.read("results/tiny/records/empty.json")
+    assert records["pivots"] == [] and len(records["per_problem"]) == 3
+    assert finished.read("results/tiny/analysis/empty.json")["n_records"] == 0
+    assert finished.read("results/tiny/passes/empty/0-of-1/engine.json") == []
+    page = (finished.folder / "results/tiny/report/index.html").read_text()
+    assert "there is nothing to compare" in page
 
 
 def kill_group(process: subprocess.Popen) -> None:
