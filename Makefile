@@ -30,6 +30,7 @@ lint: setup
 
 bench: setup
 	python tests/bench/bench.py
+	python tests/bench/linear_rows.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
