@@ -41,6 +41,8 @@ rule all:
 
 
 for configuration in STUDY.configurations:
+    if workflow.is_rule(configuration):
+        raise WorkflowError(f"configurations.{configuration}: the name of a rule; choose another")
 
     rule:
         name:
@@ -50,7 +52,7 @@ for configuration in STUDY.configurations:
 
 
 onstart:
-    hold_lock(RESULTS)
+    hold_lock("results")
 
 
 onerror:

@@ -106,6 +106,8 @@ def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
     result = run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
     probes = {name: [r for r in result[name] if r["k"] == PROBE] for name in PASSES}
     assert [r["logprobs"] for r in probes["refeed"]] != [r["logprobs"] for r in probes["exact1"]]
+    assert all(r["resumed"] for name in ("exact1", "exact2") for r in result[name])
+    assert not any(r["resumed"] for r in result["refeed"])
     # The first request of a cold pass cannot hit anything.
     assert result["refeed"][0]["num_cached_tokens"] == 0 < result["exact2"][0]["num_cached_tokens"]
     for row, other in zip(result["exact1"], result["refeed"], strict=True):
@@ -195,7 +197,7 @@ def test_facts_are_those_in_force(stock, invariant):
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
     result = run_problem(invariant.engine, invariant.work, invariant.sampling, lambda n: None)
-    ignored = {"num_cached_tokens"}  # how much was resumed is what differs by design
+    ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design
     exact1, exact2, refeed = (
         [{k: v for k, v in row.items() if k not in ignored} for row in result["passes"][name]]
         for name in PASSES

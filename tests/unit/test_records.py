@@ -23,7 +23,7 @@ def completions(**changes):
         for k in (0, 1, PROBE):
             row = IDENTITY | {
                 "arm": arm, "k": k, "seed": 1, "token_ids": [1, 2], "finish_reason": "stop",
-                "num_cached_tokens": 16, "preemptions": 0,
+                "num_cached_tokens": 16, "preemptions": 0, "resumed": True,
                 "logprobs": [-0.25, 0.0] if k == PROBE else None,
             }  # fmt: skip
             rows.append(row | changes.get(f"{arm}_{k}", {}))
@@ -87,6 +87,11 @@ def test_a_missed_cache_and_a_preemption_are_flagged():
     assert row["preempted_exact2"] is True and row["preempted_exact1"] is False
     assert row["flags"] == ["exact1_cache_miss", "exact2_preempted"]
     assert result["per_problem"][0]["cache_violations"] == {"exact1": 1, "exact2": 0}
+
+
+def test_a_hit_on_other_than_the_restored_blocks_is_flagged():
+    raw = {"exact2": completions(alt_1={"resumed": False})}
+    assert records(raw)["pivots"][0]["flags"] == ["exact2_cache_miss"]
 
 
 def test_a_cold_refeed_is_no_flag():

@@ -48,11 +48,11 @@ wildcard_constraints:
 
 
 def hold_lock(folder):
-    """One workflow process on one results folder; the lock ends with the process, even killed."""
+    """One workflow process in one working folder; the lock ends with the process, even killed."""
     try:
         LOCKS.append(lock_folder(folder))
     except BlockingIOError:
-        raise WorkflowError(f"another workflow process is at work on {folder}; wait for it")
+        raise WorkflowError(f"another workflow process is at work in this folder; wait for it")
 
 
 def configuration_of(wildcards):
@@ -90,8 +90,11 @@ def model_of(wildcards):
 
 
 def local_source(entry):
-    """What an entry names on this machine: an input, so that a change of it is seen."""
-    return [entry["path"]] if entry["source"] == "local" else []
+    """Files that an entry names on this machine: inputs, so that a change of them is seen."""
+    if entry["source"] != "local":
+        return []
+    path = Path(entry["path"])
+    return sorted(map(str, path.glob("*"))) if path.is_dir() else [str(path)]
 
 
 def per_shard(pattern):

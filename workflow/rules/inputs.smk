@@ -13,7 +13,6 @@ rule model:
         directory("resources/models/{model}"),
     log:
         "resources/logs/model/{model}.log",
-    retries: 2
     conda:
         "../../envs/analysis.yaml"
     params:

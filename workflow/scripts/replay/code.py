@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ SCRIPTS = Path(__file__).parents[1]
 
 
 def imported_modules(source: Path) -> set[Path]:
-    """Files of the `replay` package that a Python file imports, wherever in it."""
+    """Files of the `replay` package that a Python file imports, or names in full to vLLM."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -17,6 +18,8 @@ def imported_modules(source: Path) -> set[Path]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"replay(\.\w+)+", str(node.value)):
+            names.update({node.value, node.value.rpartition(".")[0]})
     package = (name for name in names if name.startswith("replay."))
     paths = (SCRIPTS / (name.replace(".", "/") + ".py") for name in package)
     return {path for path in paths if path.is_file()}

@@ -1,6 +1,8 @@
 """Configuration: validation against the schema, defaults, and each configuration resolved."""
 
 import difflib
+import math
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +20,17 @@ SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
 SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
 
 
+def _is_whole(_checker: jsonschema.TypeChecker, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# JSON Schema takes 2.0 for an integer; Python's ranges do not.
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+)
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key and what it may be."""
 
@@ -28,10 +41,26 @@ def load_schema() -> dict:
 
 def validate(config: dict, schema: dict) -> None:
     """Raise ConfigError naming every key that the schema refuses."""
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(config)
-    messages = sorted(message for error in errors for message in _messages(error))
+    messages = sorted(_unusable(config))
+    if not messages:
+        errors = VALIDATOR(schema).iter_errors(config)
+        messages = sorted(message for error in errors for message in _messages(error))
     if messages:
         raise ConfigError("invalid configuration:\n  " + "\n  ".join(dict.fromkeys(messages)))
+
+
+def _unusable(value: Any, key: str = "") -> Iterator[str]:
+    """What YAML can say and no key can mean: keys that are no text, NaN and infinities."""
+    if isinstance(value, dict):
+        for name, child in value.items():
+            if not isinstance(name, str):
+                yield f"{key or '(top level)'}: key {name!r} is not text; quote it"
+            yield from _unusable(child, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _unusable(child, f"{key}.{index}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{key}: {value} is not a finite number"
 
 
 def _messages(error: jsonschema.ValidationError) -> list[str]:
@@ -71,7 +100,10 @@ def _closest_alternative(error: jsonschema.ValidationError, key: str) -> list[st
             for child in children
         ):
             return [message for child in children for message in _messages(child)]
-    return [f"{key}: {error.instance!r} is not valid under any of the given alternatives"]
+    kinds = [schema.get("type") for schema in error.validator_value]
+    if None in kinds:
+        return []  # told apart by `source`, whose own message says what it may be
+    return [f"{key}: {error.instance!r} is not of type {' or '.join(kinds)}"]
 
 
 def with_defaults(value: Any, schema: dict, root: dict) -> Any:
@@ -233,6 +265,9 @@ def load_study(config: dict) -> Study:
     schema = load_schema()
     validate(config, schema)
     filled = with_defaults(config, schema, schema)
+    for name, cohort in filled["cohorts"].items():
+        _check_cohort(name, cohort, filled["datasets"])
+    _check_labels(filled["configurations"])
     configurations = {
         name: _resolve(name, entry, config, filled)
         for name, entry in filled["configurations"].items()
@@ -274,9 +309,7 @@ def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration
     cohorts = []
     for cohort in entry["cohorts"]:
         _known(f"{key}.cohorts", cohort, filled["cohorts"], "cohorts")
-        settings = filled["cohorts"][cohort]
-        _known(f"cohorts.{cohort}.dataset", settings["dataset"], filled["datasets"], "datasets")
-        cohorts.append(Cohort(cohort, settings))
+        cohorts.append(Cohort(cohort, filled["cohorts"][cohort]))
     _check_overlap(key, cohorts)
     trunk_sets = tuple(_trunk_set(cohort, model, sections, filled) for cohort in cohorts)
     return Configuration(name, entry.get("label", name), model, numerics, trunk_sets, sections)
@@ -296,6 +329,26 @@ def _known(key: str, name: str, known: dict, what: str) -> None:
     if name not in known:
         names = ", ".join(known) or "none"
         raise ConfigError(f"{key}: unknown name {name!r}; known {what}: {names}")
+
+
+def _check_cohort(name: str, cohort: dict, datasets: dict) -> None:
+    _known(f"cohorts.{name}.dataset", cohort["dataset"], datasets, "datasets")
+    if cohort["screen"] and cohort["screen"]["scan_limit"] < cohort["n"]:
+        raise ConfigError(
+            f"cohorts.{name}.screen.scan_limit: {cohort['screen']['scan_limit']} problems are "
+            f"scanned at most, but cohorts.{name}.n asks for {cohort['n']}"
+        )
+
+
+def _check_labels(configurations: dict) -> None:
+    labels: dict[str, str] = {}
+    for name, entry in configurations.items():
+        label = entry.get("label", name)
+        if label in labels:
+            raise ConfigError(
+                f"configurations.{name}.label: {label!r} is also that of {labels[label]}"
+            )
+        labels[label] = name
 
 
 def _check_overlap(key: str, cohorts: list[Cohort]) -> None:

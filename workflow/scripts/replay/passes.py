@@ -7,14 +7,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from replay.engine import Completion, Engine
+from replay.engine import Completion, Engine, software_versions
 from replay.job import progress
 from replay.kv_state import KVStateError, read_description
 from replay.pivots import Pivot, select_pivots
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, PASSES, PROBE
+from replay.protocol import ARMS, EXACT, PASSES, PROBE
 from replay.storage import (
     Workspace,
+    distinct,
     publish_folder,
     read_json,
     read_jsonl,
@@ -126,7 +127,7 @@ def check_context(works: list[Work], settings: dict) -> None:
 
 
 def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int], None]) -> dict:
-    """Restore the state, run exact1 and exact2 on it, reset, run refeed.
+    """Restore the state, run the exact passes on it, reset, run refeed.
 
     Returns rows per pass under `passes` and wall times in seconds under `seconds`. `tick` is told
     after each pass how many requests are done.
@@ -134,20 +135,37 @@ def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int]
     prompts = [request.prompt for request in work.requests]
     parameters = [_parameters(engine, request, sampling) for request in work.requests]
     result: dict = {"passes": {}, "seconds": {}}
+    restored = engine.restore_kv(work.kv_path)
     for name in PASSES:
-        if name == "exact1":
-            engine.restore_kv(work.kv_path)
-        elif name == "refeed":
+        if name not in EXACT:
             engine.reset()
+            restored = {}
         started = time.monotonic()
         completions = engine.generate(prompts, parameters)
         result["seconds"][name] = time.monotonic() - started
         result["passes"][name] = [
             _completion_row(work.problem_id, request, completion)
+            | {"resumed": resumed(request, completion, restored, engine.block_size)}
             for request, completion in zip(work.requests, completions, strict=True)
         ]
         tick(len(prompts))
     return result
+
+
+def resumed(
+    request: Request,
+    completion: Completion,
+    restored: dict[tuple[int, ...], int],
+    block_size: int,
+) -> bool:
+    """Whether the request's blocks up to the pivot are the restored ones.
+
+    A hit alone does not say so: after an eviction one request recomputes the prefix, and the next
+    hits that copy. `restored` maps token prefixes to block ids.
+    """
+    ends = range(block_size, request.abs_pos + 1, block_size)
+    expected = [restored.get(tuple(request.prompt[:end])) for end in ends]
+    return completion.block_ids[: len(expected)] == expected
 
 
 def _parameters(engine: Engine, request: Request, sampling: dict):
@@ -199,7 +217,7 @@ def run(
     ]
     check_context(works, settings)
     hashes = [sha256_file(Path(trunks) / "trunks.jsonl") for trunks in trunk_folders]
-    workspace = Workspace(folder, [settings, code, cohorts, hashes])
+    workspace = Workspace(folder, [settings, code, cohorts, hashes, software_versions()])
     busy = [work for work in works if work.requests]
     kept = sum(_piece(workspace, work).exists() for work in busy)
     print(f"{kept} finished problems are kept, {len(busy) - kept} are to be run", flush=True)
@@ -220,7 +238,7 @@ def run(
     for name in PASSES:
         rows = (row for piece in pieces for row in piece["passes"][name])
         write_jsonl(finished / f"{name}.jsonl", rows)
-    write_json(finished / "engine.json", [piece["engine"] for piece in pieces][:1])
+    write_json(finished / "engine.json", distinct(piece["engine"] for piece in pieces))
     write_json(
         finished / "seconds.json",
         [

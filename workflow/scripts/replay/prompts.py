@@ -16,7 +16,7 @@ def load_tokenizer(model: Path | str):
     tokenizer = AutoTokenizer.from_pretrained(str(model))
     if not tokenizer.chat_template:
         raise CheckpointError(
-            f"{model}: the tokenizer has no chat template; use an instruction-tuned checkpoint"
+            "the tokenizer has no chat template; use an instruction-tuned checkpoint"
         )
     return tokenizer
 

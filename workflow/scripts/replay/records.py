@@ -50,13 +50,16 @@ def continuations_equal(reference: dict, compared: dict) -> int:
 
 
 def cache_facts(pivot: dict, requests: dict[str, dict]) -> dict:
-    """Did every request of a pivot hit the block-aligned pivot position, and was any preempted?"""
+    """Did every request of a pivot resume the restored blocks, and was any preempted?
+
+    To have resumed is to have hit the block-aligned pivot position, on the restored blocks.
+    """
     rows = [row for arm in ARMS for row in requests[arm].values()]
     cached = [row["num_cached_tokens"] for row in rows]
     aligned = pivot["abs_pos"] - pivot["offset"]
     return {
         "cached": [min(cached), max(cached)],
-        "ok": min(cached) >= aligned,
+        "ok": all(row["num_cached_tokens"] >= aligned and row["resumed"] for row in rows),
         "preempted": any(row["preemptions"] for row in rows),
     }
 

@@ -57,8 +57,11 @@ class ReplayScheduler(Scheduler):
 
     def restore_blocks(
         self, sequences: list[list[int]], load: Callable[[list[int]], object]
-    ) -> None:
-        """Give the sequences' blocks to `load` to fill, then enter them in the prefix cache."""
+    ) -> list[int]:
+        """Give the sequences' blocks to `load` to fill, then enter them in the prefix cache.
+
+        Returns their ids, for `unique_blocks(sequences)` in order.
+        """
         pool = self.kv_cache_manager.block_pool
         hashes = self._block_hashes(sequences)
         if len(hashes) > pool.get_num_free_blocks():
@@ -67,10 +70,12 @@ class ReplayScheduler(Scheduler):
                 f"{pool.get_num_free_blocks()}; raise engine.kv_cache_gib"
             )
         blocks = pool.get_new_blocks(len(hashes))
+        block_ids = [block.block_id for block in blocks]
         try:
-            load([block.block_id for block in blocks])
+            load(block_ids)
             for block_hash, block in zip(hashes, blocks, strict=True):
                 block.block_hash = make_block_hash_with_group_id(block_hash, GROUP)
                 pool.cached_block_hash_to_block.insert(block.block_hash, block)
         finally:
             pool.free_blocks(reversed(blocks))
+        return block_ids

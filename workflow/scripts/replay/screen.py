@@ -6,6 +6,7 @@ from typing import IO
 
 from replay.config import Cohort
 from replay.datasets import Problem, load_problems
+from replay.engine import software_versions
 from replay.grading import grade
 from replay.job import progress
 from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
@@ -84,7 +85,8 @@ def run(
     """Write cohort.json; for a screened cohort, keep the trunks that its scan generated."""
     cohort = Cohort(cohort_name, settings["cohort"])
     problems = candidates(cohort, load_problems(dataset))
-    workspace = Workspace(scan_folder, [settings, code, sha256_file(dataset)])
+    determines = [settings, code, sha256_file(dataset), software_versions()]
+    workspace = Workspace(scan_folder, determines)
     finished = workspace.path("finished")
     finished.mkdir(exist_ok=True)
     if screen := settings["cohort"]["screen"]:

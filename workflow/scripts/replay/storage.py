@@ -77,15 +77,23 @@ def lock_folder(folder: Path | str, wait: bool = False) -> IO[str]:
 
     Raises BlockingIOError when another process holds it and `wait` is false.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        file.close()
-        raise
-    return file
+    path = Path(folder) / ".lock"
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise
+        file.close()  # its holder removed the folder while we waited: lock the new one
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """The different JSON values, in first-seen order."""
+    return list({digest(value): value for value in values}.values())
 
 
 class Workspace:
@@ -118,7 +126,8 @@ def link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        with atomic_path(target) as partial:
+            shutil.copyfile(source, partial)
 
 
 def publish_folder(source: Path, destination: Path | str) -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import IO
 
 from replay.datasets import Problem, load_problems
-from replay.engine import Completion, Engine, EngineError
+from replay.engine import Completion, Engine, EngineError, software_versions
 from replay.job import progress
 from replay.kv_state import unique_blocks
 from replay.models import context_limit
 from replay.prompts import CheckpointError, load_tokenizer, prompt_token_ids
 from replay.storage import (
     Workspace,
+    distinct,
     link,
     publish_folder,
     read_json,
@@ -177,7 +178,8 @@ def run(
     admitted = [entry["index"] for entry in cohort["problems"] if entry["admitted"]]
     problems = load_problems(dataset)
     wanted = [problems[index] for index in shard_of(admitted, shard)]
-    workspace = Workspace(folder, [settings, code, shard, cohort, sha256_file(dataset)])
+    determines = [settings, code, shard, cohort, sha256_file(dataset), software_versions()]
+    workspace = Workspace(folder, determines)
     generator = TrunkGenerator(workspace, model, settings)
     generator.check_context(wanted)
     for problem in wanted:
@@ -192,7 +194,7 @@ def run(
     pieces = [read_json(generator.piece(problem.index)) for problem in wanted]
     finished = workspace.path("finished")
     write_jsonl(finished / "trunks.jsonl", (row for piece in pieces for row in piece["rows"]))
-    write_json(finished / "engine.json", [piece["engine"] for piece in pieces][:1])
+    write_json(finished / "engine.json", distinct(piece["engine"] for piece in pieces))
     for problem in wanted:
         link(generator.kv_piece(problem.index), kv_file(finished, problem.index))
     publish_folder(finished, folder)
