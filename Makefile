@@ -11,8 +11,9 @@ setup: .venv/installed
 # Hashes are checked; --no-deps because the lock is complete.
 .venv/installed: requirements/lock.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@echo "Installing the locked packages into .venv: some minutes, 7 GB of disk"
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/lock.txt
+	.venv/bin/python -m pip install -qq --no-deps --require-hashes -r requirements/lock.txt
 	touch $@
 
 demo: setup

@@ -92,7 +92,7 @@ def test_readings_carry_their_counts():
         "1 eligible pivot on 1 problem: too few to tell"
     )
     assert reading(ABOVE).endswith(": more than chance")
-    assert "95% interval +" in reading(ABOVE) and "no difference" in reading(LEVEL)
+    assert "95% interval +" in reading(ABOVE) and "not more than chance" in reading(LEVEL)
 
 
 def test_answer_with_an_effect():
@@ -115,11 +115,12 @@ def test_answer_over_several_configurations_gives_ranges_and_selection():
 @pytest.mark.parametrize(
     ("cases", "expected"),
     [
-        ([FEW, IDENTICAL], "This run cannot tell"),
+        ([FEW, IDENTICAL], "On the problems of this run, yes: in 1 of 2 configurations"),
         ([NOTHING], "This run cannot tell"),
         ([], "This run cannot tell"),
         ([IDENTICAL], "No, re-feeding changed nothing"),
-        ([LEVEL, FEW], "No configuration shows"),
+        ([LEVEL, FEW], "On the problems of this run, yes: in 1 of 2 configurations"),
+        ([LEVEL], "No configuration shows"),
         ([BELOW], "No configuration shows"),
     ],
 )

@@ -183,7 +183,7 @@ def reading(configuration: dict) -> str:
     conclusion = {
         "above": "more than chance",
         "below": "less than the floor by more than chance",
-        "level": "no difference from the floor is shown",
+        "level": "not more than chance over problems",
     }[kind]
     return f"in {label} {rates} ({test}): {conclusion}"
 
@@ -203,6 +203,9 @@ def _effect(above: list[dict], others: dict[str, list[dict]], total: int) -> str
     if not above:
         if set(others) == {"identical"}:
             return "no, re-feeding changed nothing in any configuration"
+        changed = [c for group in others.values() for c in group if _only_refeed_changed(c)]
+        if changed:
+            return _unproven(changed, total)
         if {"level", "below"} & set(others):
             return "no configuration shows re-feeding to change estimates more than the replica"
         return "this run cannot tell whether re-feeding changes estimates more than the replica"
@@ -220,6 +223,22 @@ def _effect(above: list[dict], others: dict[str, list[dict]], total: int) -> str
         f"yes, in {len(above)} of {_plural(total, 'configuration')}{names}: re-feeding"
         f" changed the sign of the credit estimate at {refeed}% of eligible pivots, {excess}"
         f" percentage points above the replica floor of {floor}% (n = {eligible}{test})"
+    )
+
+
+def _only_refeed_changed(configuration: dict) -> bool:
+    sides = configuration["analysis"]["common_set"]
+    return sides["refeed"]["flips"] > 0 == sides["floor"]["flips"]
+
+
+def _unproven(changed: list[dict], total: int) -> str:
+    """Sign changes where the replica has none, on too few problems to speak of others."""
+    rates = [100 * c["analysis"]["common_set"]["refeed"]["flip_rate"] for c in changed]
+    return (
+        f"on the problems of this run, yes: in {len(changed)} of"
+        f" {_plural(total, 'configuration')} re-feeding changed the sign of the credit estimate at"
+        f" {_span(rates, '.1f')}% of eligible pivots, where the replica changed none; beyond these"
+        " problems nothing is shown, they are too few or too unlike"
     )
 
 
