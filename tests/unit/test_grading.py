@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from replay import grading
 from replay.grading import (
     GRADERS,
-    OUTCOMES,
     TOLERANCE,
     Grade,
     Grader,
@@ -21,6 +20,7 @@ from replay.grading import (
     parse_number,
     register,
 )
+from replay.protocol import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "tests" / "data" / "grading_cases.tsv"

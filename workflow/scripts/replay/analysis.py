@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from replay.protocol import ARMS, COMPARED, PASSES, pivot_key
+from replay.protocol import ARMS, COMPARED, OUTCOMES, PASSES, pivot_key
 from replay.storage import read_json
 
 KEY = ["problem_id", "rollout", "abs_pos"]
-OUTCOMES = ("right", "wrong", "unparsed", "truncated")
 MARGIN_SPLIT = 0.3
 THRESHOLDS = (0.5, 0.75)
 # Estimates are sums of 1/K in floating point; anything further off the grid is not an estimate.

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-OUTCOMES = ("right", "wrong", "unparsed", "truncated")
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Grade:
-    """Outcome of one text (one of `OUTCOMES`) and the number found, None if none."""
+    """Outcome of one text (one of `protocol.OUTCOMES`) and the number found, None if none."""
 
     outcome: str
     answer: float | None

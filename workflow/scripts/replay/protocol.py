@@ -5,6 +5,7 @@ REFERENCE = "exact1"
 COMPARED = ("exact2", "refeed")  # the replica floor, and the treatment
 EXACT = ("exact1", "exact2")  # passes that must resume restored state
 ARMS = ("actual", "alt")
+OUTCOMES = ("right", "wrong", "unparsed", "truncated")  # of a graded text
 PROBE = "greedy"  # stands where a continuation has its number k
 
 
