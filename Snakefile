@@ -42,7 +42,9 @@ rule all:
 
 for configuration in STUDY.configurations:
     if workflow.is_rule(configuration):
-        raise WorkflowError(f"configurations.{configuration}: the name of a rule; choose another")
+        raise WorkflowError(
+            f"configurations.{configuration}: the name of a rule; choose another"
+        )
 
     rule:
         name:

@@ -52,7 +52,9 @@ def hold_lock(folder):
     try:
         LOCKS.append(lock_folder(folder))
     except BlockingIOError:
-        raise WorkflowError(f"another workflow process is at work in this folder; wait for it")
+        raise WorkflowError(
+            f"another workflow process is at work in this folder; wait for it"
+        )
 
 
 def configuration_of(wildcards):

@@ -15,7 +15,9 @@ rule passes:
         lambda wildcards: engine_env(configuration_of(wildcards).sections["engine"])
     resources:
         gpu=lambda wildcards: gpus(configuration_of(wildcards).sections["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(configuration_of(wildcards).sections["engine"]),
+        cpu_engine=lambda wildcards: cpu_engines(
+            configuration_of(wildcards).sections["engine"]
+        ),
     params:
         job=lambda wildcards: {
             "cohorts": configuration_of(wildcards).cohorts,

@@ -16,7 +16,9 @@ rule screen:
         lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
     resources:
         gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(trunk_set_of(wildcards).settings["engine"]),
+        cpu_engine=lambda wildcards: cpu_engines(
+            trunk_set_of(wildcards).settings["engine"]
+        ),
     params:
         job=lambda wildcards: {
             "cohort": trunk_set_of(wildcards).cohort.name,
@@ -43,7 +45,9 @@ rule trunks:
         lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
     resources:
         gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(trunk_set_of(wildcards).settings["engine"]),
+        cpu_engine=lambda wildcards: cpu_engines(
+            trunk_set_of(wildcards).settings["engine"]
+        ),
     params:
         job=lambda wildcards: {
             "settings": trunk_set_of(wildcards).settings,
