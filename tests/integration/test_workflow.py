@@ -209,20 +209,6 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     assert not {"table", "figures", "report"} & set(planned)
 
 
-def test_a_configuration_without_pivots_is_an_empty_valid_result(finished):
-    """With the trunks there and no pivot among them, no engine starts."""
-    empty = TINY["configurations"]["main"] | {"pivots": {"margin_lt": 1e-12}}
-    config = finished.configure(configurations={"empty": empty})
-    finished.snakemake("all", config=config)
-    finished.configure()
-    records = finished.read("results/tiny/records/empty.json")
-    assert records["pivots"] == [] and len(records["per_problem"]) == 3
-    assert finished.read("results/tiny/analysis/empty.json")["n_records"] == 0
-    assert finished.read("results/tiny/passes/empty/0-of-1/engine.json") == []
-    page = (finished.folder / "results/tiny/report/index.html").read_text()
-    assert "there is nothing to compare" in page
-
-
 def kill_group(process: subprocess.Popen) -> None:
     """kill -9 of the run and of everything that it started."""
     os.killpg(process.pid, signal.SIGKILL)
