@@ -163,6 +163,7 @@ def test_probes():
     assert result["refeed"] == {
         "divergence_rate": 0.1,
         "bit_exact_rate": 0.5,
+        "bit_exact_rate_decoded": None,
         "bit_exact_rate_unsaturated": pytest.approx(4 / 9),
         "n_saturated": 1,
         "p90_delta": 0.5,
@@ -488,3 +489,21 @@ def test_published_batch_invariant_configuration():
     assert selection["refeed_vs_exact1"] == selection["replica_vs_exact1"] == 1.0
     assert all(result["identity"][name]["all_identical"] for name in ("exact2", "refeed"))
     assert result["clustered"]["t"] is None and result["mcnemar"]["z"] is None
+
+
+def test_pivots_that_resume_only_the_prompt_are_counted():
+    """Boundary at generated index gen_index - offset: -1 and 0 hold no decoded token, 1 does."""
+    rows = [
+        {
+            "problem_id": 1, "rollout": 0, "abs_pos": position, "gen_index": gen_index,
+            "offset": 1, "margin": 0.5, "A_exact1": float(position == 16), "A_exact2": 0.0,
+            "A_refeed": 0.0, "greedy_first_logprob_delta_refeed": 0.0 if gen_index < 2 else 0.5,
+        }
+        for position, gen_index in ((16, 0), (32, 1), (48, 2))
+    ]  # fmt: skip
+    result = analyze(rows, 1)
+    assert result["prompt_only"] == {"n": 2, "eligible": 1}
+    assert result["greedy_probe"]["refeed"]["bit_exact_rate"] == pytest.approx(2 / 3)
+    assert result["greedy_probe"]["refeed"]["bit_exact_rate_decoded"] == 0.0
+    without = [{k: v for k, v in row.items() if k != "offset"} for row in rows]
+    assert analyze(without, 1)["prompt_only"] == {"n": None, "eligible": None}

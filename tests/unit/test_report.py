@@ -82,14 +82,14 @@ def test_passes_that_differ_in_bits_alone_are_not_identical():
 def test_readings_carry_their_counts():
     assert reading(FEW) == (
         "in “Few” re-feed changed the sign at 77.8% and the replica at 0.0% of 9 eligible pivots"
-        " on 3 problems: too few to tell"
+        " on 3 problems: too few problems to speak of others"
     )
     assert "(5 pivots, 4 eligible)" in reading(IDENTICAL)
     assert reading(NOTHING) == (
         "in “Nothing” there is nothing to compare: 0 pivots, no nonzero estimate"
     )
     assert reading(configuration("One", "r")).endswith(
-        "1 eligible pivot on 1 problem: too few to tell"
+        "1 eligible pivot on 1 problem: too few problems to speak of others"
     )
     assert reading(ABOVE).endswith(": more than chance")
     assert "95% interval +" in reading(ABOVE) and "not more than chance" in reading(LEVEL)

@@ -34,6 +34,8 @@ _NUMERIC = [
     *(f"A_{p}" for p in PASSES),
     *(column for column, _ in _FLAGS.values()),
     "borrowed_blocks",
+    "gen_index",
+    "offset",
     *(
         f"{field}_{p}"
         for p in COMPARED
@@ -146,6 +148,7 @@ def analyze(records: list[dict], k: int) -> dict:
         f"margin_ge_{MARGIN_SPLIT}": _both(common[~low_margin]),
         "greedy_probe": _probes(frame, _saturation(records, frame)),
         "cache_instrumentation": _cache(frame),
+        "prompt_only": _prompt_only(frame, common),
         "identity": {p: _identity(frame, p, k) for p in COMPARED},
         **_outcomes(records),
     }
@@ -273,7 +276,7 @@ def _probes(frame: pd.DataFrame, saturation: dict[str, pd.Series]) -> dict:
 
     A float32 logprob of exactly 0.0 means a probability that rounds to 1, which two different
     computations reach alike; ``bit_exact_rate_unsaturated`` leaves out the pivots at which every
-    compared logprob is such a 0.0.
+    compared logprob is such a 0.0. ``bit_exact_rate_decoded`` leaves out those of ``_prompt_only``.
     """
     divergence = frame[[f"greedy_divergence_{p}" for p in COMPARED]]
     result: dict = {"n_pivots": int(divergence.notna().any(axis=1).sum())}
@@ -283,10 +286,12 @@ def _probes(frame: pd.DataFrame, saturation: dict[str, pd.Series]) -> dict:
         known = np.sort(delta.dropna().to_numpy())
         nonzero = known[known > 0]
         unsaturated = delta[(saturation[p] == 0) & delta.notna()]
+        decoded = delta[(frame["gen_index"] > frame["offset"]) & delta.notna()]
         result[p] = {
             "divergence_rate": _share(diverged.sum(), len(diverged)),
             "bit_exact_rate": _share((known == 0).sum(), len(known)),
             "bit_exact_rate_unsaturated": _share((unsaturated == 0).sum(), len(unsaturated)),
+            "bit_exact_rate_decoded": _share((decoded == 0).sum(), len(decoded)),
             "n_saturated": int((saturation[p] == 1).sum()) if saturation[p].notna().any() else None,
             "p90_delta": float(known[int(0.9 * len(known))]) if len(known) else None,
             "median_nonzero_delta": float(nonzero[len(nonzero) // 2]) if len(nonzero) else None,
@@ -308,6 +313,20 @@ def _cache(frame: pd.DataFrame) -> dict:
         "exact2_ok_rate": _share(hits["cache_ok_exact2"].sum(), len(hits)),
         "flagged": flagged | {"pivots_flagged": pivots if any(recorded.values()) else None},
         "pivots_with_borrowed_blocks": int((borrowed > 0).sum()) if len(borrowed) else None,
+    }
+
+
+def _prompt_only(frame: pd.DataFrame, common: pd.DataFrame) -> dict:
+    """Pivots so early that the resumed blocks hold prompt tokens only, no decoded one.
+
+    The block boundary lies at generated index gen_index - offset. Where that is not positive the
+    prompt was prefilled in every pass, and there is no decode-time state to lose.
+    """
+    return {
+        name: int((part["gen_index"] <= part["offset"]).sum())
+        if frame["offset"].notna().any()
+        else None
+        for name, part in (("n", frame), ("eligible", common))
     }
 
 

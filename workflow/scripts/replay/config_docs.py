@@ -32,7 +32,11 @@ def _section(title: str, section: dict, root: dict) -> str:
     lines = [f"## {title}", "", section.get("description", "").strip(), ""]
     lines += ["| key | values | default | meaning |", "|---|---|---|---|"]
     required = set(section.get("required", []))
-    lines += [_row(name, child, name in required, root) for name, child in _keys(section).items()]
+    for name, child in _keys(section).items():
+        lines.append(_row(name, child, name in required, root))
+        nested = next((s for s in child.get("oneOf", []) if "properties" in s), {})
+        for key, grandchild in nested.get("properties", {}).items():
+            lines.append(_row(f"{name}.{key}", grandchild, False, root))
     return "\n".join(lines) + "\n"
 
 

@@ -175,7 +175,7 @@ def reading(configuration: dict) -> str:
         f" {_plural(clustered['n_problems'], 'problem')}"
     )
     if kind == "too few":
-        return f"in {label} {rates}: too few to tell"
+        return f"in {label} {rates}: too few problems to speak of others"
     test = f"averaged over problems the excess is {100 * clustered['mean_excess']:+z.1f} points"
     if clustered["ci95"]:
         low, high = (100 * bound for bound in clustered["ci95"])
@@ -444,6 +444,8 @@ def _bits(configurations: list[dict]) -> dict:
         "… unsaturated": "the same without the pivots at which all compared logprobs are exactly"
         " 0.0: there the probability rounds to 1 and equality says little (their number in"
         " parentheses)",
+        "… decoded": "the same without the pivots whose resumed blocks hold prompt tokens only, see"
+        " Cache hits and flags",
         "90th percentile": "of the largest first-token logprob difference over the two arms, nats",
         "Median nonzero": "median of the differences that are not zero, nats",
         "Whole probes equal": "pivots at which all tokens and logprobs of both probes are equal",
@@ -466,6 +468,7 @@ def _bit_row(configuration: dict, compared: str) -> list[str]:
         _percent(probe["divergence_rate"]),
         _percent(probe["bit_exact_rate"]),
         unsaturated,
+        _percent(probe["bit_exact_rate_decoded"]),
         _nats(probe["p90_delta"]),
         _nats(probe["median_nonzero_delta"]),
         *(_percent(same[name]["share"]) for name in ("probes", "continuations", "estimates")),
@@ -496,13 +499,16 @@ def _cache(configurations: list[dict]) -> dict:
         "Configuration": "as in Table 1",
         "Instrumented": "pivots with recorded cache hits",
         "Exact 1 hits": "instrumented pivots whose every exact 1 request found the whole trunk"
-        " prefix, up to the last full block, in the cache",
+        " prefix, up to the last full block, in the cache, on the restored blocks",
         "Exact 2 hits": "the same for exact 2",
         "Misses": "pivots without such a hit in exact 1 / exact 2",
         "Preempted": "pivots with a request that the engine interrupted and recomputed, in exact 1"
         " / exact 2 / re-feed",
         "Flagged": "pivots with any miss or preemption; none is left out of the statistics",
-        "Borrowed": "pivots that resumed blocks of another rollout with the same tokens",
+        "Borrowed": "pivots that resumed blocks of another rollout with the same tokens; the"
+        " rollouts of a problem share at least the prompt's",
+        "Prompt only": "pivots so early that the resumed blocks hold no decoded token (in"
+        " parentheses the eligible ones): there exact passes and re-feed resume the same prefill",
     }
     return _table(
         "Were the passes what they claim to be?", columns, [_cache_row(c) for c in configurations]
@@ -511,6 +517,7 @@ def _cache(configurations: list[dict]) -> dict:
 
 def _cache_row(configuration: dict) -> list[str]:
     cache = configuration["analysis"]["cache_instrumentation"]
+    early = configuration["analysis"]["prompt_only"]
     flagged = {name: _count(count) for name, count in cache["flagged"].items()}
     return [
         configuration["label"],
@@ -521,6 +528,7 @@ def _cache_row(configuration: dict) -> list[str]:
         _joined([flagged[f"{p}_preempted"] for p in PASS_NAMES]),
         flagged["pivots_flagged"],
         _count(cache["pivots_with_borrowed_blocks"]),
+        f"{_count(early['n'])} ({_count(early['eligible'])})",
     ]
 
 
