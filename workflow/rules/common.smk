@@ -1,6 +1,5 @@
 """Configuration, wildcards and helpers; the logic is in workflow/scripts/replay."""
 
-import os
 import re
 import sys
 from pathlib import Path

@@ -14,7 +14,6 @@ from pathlib import Path
 from replay import kv_state
 from replay.storage import atomic_path
 
-NUMERICS = ("stock", "batch-invariant")
 RESET_ATTEMPTS = 5
 RESET_PAUSE_SECONDS = 0.2
 

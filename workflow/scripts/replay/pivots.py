@@ -4,7 +4,6 @@ import math
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 
-RANKINGS = ("text", "published")
 TopK = list[tuple[int, float]]  # (token id, raw logprob) of one position
 
 
