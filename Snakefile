@@ -14,6 +14,7 @@ report: "workflow/report/workflow.rst"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
+include: "workflow/rules/invariance.smk"
 include: "workflow/rules/trunks.smk"
 include: "workflow/rules/passes.smk"
 include: "workflow/rules/analysis.smk"

@@ -4,10 +4,11 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import save_file
 
 from replay.datasets import Problem
 from replay.engine import EngineError, environment
-from replay.kv_state import KVStateError
+from replay.kv_state import KVStateError, describe
 from replay.passes import plan, run_problem
 from replay.prompts import load_tokenizer
 from replay.protocol import PASSES, PROBE
@@ -21,7 +22,8 @@ SETTINGS = {
     "engine": {
         "device": "cpu", "numerics": "stock", "threads": 2, "compile": False, "dtype": "bfloat16",
         "block_size": 16, "max_model_len": 512, "max_num_seqs": 64, "max_num_batched_tokens": 512,
-        "kv_cache_gib": 0.5,
+        "kv_cache_gib": 0.5, "process": "in-process", "attention_backend": None,
+        "flash_attn_version": None, "tensor_parallel": 1,
     },
     "prompt": {"instruction": "\n\nReason step by step.", "system": None},
     "trunks": {
@@ -172,11 +174,12 @@ def test_a_refused_reset_is_an_error(stock, monkeypatch):
         stock.engine.reset()
 
 
-def test_a_state_that_does_not_fit_says_what_it_takes(stock):
+def test_a_state_that_does_not_fit_says_what_it_takes(stock, tmp_path):
     blocks = stock.engine.cache_config.num_gpu_blocks
-    sequence = list(range(16 * blocks))
+    path = tmp_path / "kv.safetensors"
+    save_file({}, path, metadata=describe([list(range(16 * blocks))], 16))
     with pytest.raises(KVStateError, match=rf"takes {blocks} blocks, .*engine\.kv_cache_gib"):
-        stock.engine.scheduler.restore_blocks([sequence], lambda ids: None)
+        stock.engine.restore_kv(path)
 
 
 def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):

@@ -12,6 +12,7 @@ from replay.kv_state import (
     block_digests,
     block_dimension,
     describe,
+    link_state,
     read_description,
     unique_blocks,
 )
@@ -22,7 +23,8 @@ BLOCKS, BLOCK_SIZE, HEADS, WIDTH = 6, 4, 2, 8
 class Worker(KVWorkerExtension):
     """The extension on caches of our own making, laid out as an attention backend would."""
 
-    def __init__(self, layout, layers=3):
+    def __init__(self, layout, layers=3, rank=0):
+        self.rank = rank
         shape = {
             "keys first": (2, BLOCKS, HEADS, BLOCK_SIZE, WIDTH),
             "block first": (BLOCKS, 2, BLOCK_SIZE, HEADS, WIDTH),
@@ -52,7 +54,7 @@ def test_the_file_is_laid_out_block_first_with_a_digest_a_block(tmp_path):
     layers = load_file(path)
     assert sorted(layers) == ["layer.0", "layer.1", "layer.2"]
     assert layers["layer.0"].shape == (2, 2, HEADS, BLOCK_SIZE, WIDTH)
-    assert read_description(path) == ([[1, 2, 3, 4, 5, 6, 7, 8]], BLOCK_SIZE)
+    assert read_description(path) == ([[1, 2, 3, 4, 5, 6, 7, 8]], BLOCK_SIZE, 1)
 
 
 def test_two_blocks_on_two_blocks_is_still_read_as_keys_first():
@@ -98,7 +100,7 @@ def test_an_unreadable_file_is_named(tmp_path, content):
 def test_another_format_is_refused(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"})
-    with pytest.raises(KVStateError, match="expected 'kv-state/1'"):
+    with pytest.raises(KVStateError, match="expected 'kv-state/2'"):
         read_description(path)
 
 
@@ -116,3 +118,21 @@ def test_digests_cover_every_layer():
     after = block_digests(layers)
     assert before[0] == after[0] and before[1] != after[1]
     assert json.dumps(after)
+
+
+def test_every_rank_keeps_its_own_part(tmp_path):
+    path, moved = tmp_path / "kv.safetensors", tmp_path / "elsewhere" / "kv.safetensors"
+    workers = [Worker("block first", rank=rank) for rank in range(3)]
+    before = [worker.read_kv_blocks([4, 1]) for worker in workers]
+    for worker in workers:
+        worker.save_kv_blocks([4, 1], describe([[1] * 8], BLOCK_SIZE, ranks=3), str(path))
+        worker.fill_kv_cache(3.0)
+    link_state(path, moved)
+    assert sorted(file.name for file in moved.parent.iterdir()) == [
+        "kv.rank1.safetensors", "kv.rank2.safetensors", "kv.safetensors",
+    ]  # fmt: skip
+    for worker, layers in zip(workers, before, strict=True):
+        worker.load_kv_blocks([2, 5], str(moved))
+        after = worker.read_kv_blocks([2, 5])
+        assert all(torch.equal(a, b) for a, b in zip(layers, after, strict=True))
+    assert not torch.equal(before[0][0], before[1][0])

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
 from replay.config import ConfigError, check_local_sources, load_study
+from replay.devices import gpus
 from replay.storage import lock_folder
 
 
@@ -41,6 +42,7 @@ def one_of(names):
 wildcard_constraints:
     configuration=one_of(STUDY.configurations),
     trunk_set=one_of(STUDY.trunk_sets),
+    engine_set=one_of(STUDY.engine_sets),
     shard=one_of(STUDY.shards),
     model=one_of(STUDY.config["models"]),
     dataset=one_of(STUDY.config["datasets"]),
@@ -64,14 +66,13 @@ def trunk_set_of(wildcards):
     return STUDY.trunk_sets[wildcards.trunk_set]
 
 
-def gpus(engine):
-    """GPUs that an engine takes: one, or none on a CPU."""
-    return 1 if engine["device"] == "cuda" else 0
+def engine_set_of(wildcards):
+    return STUDY.engine_sets[wildcards.engine_set]
 
 
 def cpu_engines(engine):
     """Engines that take this host's CPUs: two at once would share the same cores."""
-    return 1 - gpus(engine)
+    return 0 if gpus(engine) else 1
 
 
 def trunk_inputs(wildcards):
@@ -105,6 +106,12 @@ def per_shard(pattern):
 
 def per_configuration(pattern):
     return expand(f"{RESULTS}/{pattern}", configuration=STUDY.configurations)
+
+
+def invariance_checks(_wildcards):
+    """Self-checks of the engines of which a row of Table 1 promises batch-invariant numerics."""
+    sets = {row["engine_set"] for row in STUDY.rows if row["invariance_promised"]}
+    return expand(f"{RESULTS}/invariance/{{engine_set}}.json", engine_set=sorted(sets))
 
 
 def engine_env(engine):

@@ -9,7 +9,8 @@ localrules:
 
 rule table:
     input:
-        per_configuration("analysis/{configuration}.json"),
+        analyses=per_configuration("analysis/{configuration}.json"),
+        invariance=invariance_checks,
     output:
         csv=report(
             f"{RESULTS}/tables/table1.csv",
@@ -62,6 +63,7 @@ rule report:
             configuration=STUDY.configurations,
             shard=STUDY.shards,
         ),
+        invariance=invariance_checks,
         table=f"{RESULTS}/tables/table1.csv",
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
     output:

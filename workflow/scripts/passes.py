@@ -1,5 +1,6 @@
 """Run the three replay passes over one shard of a configuration."""
 
+from replay.devices import check_granted
 from replay.job import logged
 from replay.passes import run
 
@@ -7,6 +8,7 @@ from replay.passes import run
 def main(snakemake):
     with logged(snakemake.log[0]) as console:
         job, data = snakemake.params.job, snakemake.input
+        check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(
             cohorts=job["cohorts"],
             settings=job["settings"],

@@ -1,5 +1,6 @@
 """Decide which problems a cohort holds, generating trunks where it is screened by accuracy."""
 
+from replay.devices import check_granted
 from replay.job import logged
 from replay.screen import run
 
@@ -7,6 +8,7 @@ from replay.screen import run
 def main(snakemake):
     with logged(snakemake.log[0]) as console:
         job, data = snakemake.params.job, snakemake.input
+        check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(
             cohort_name=job["cohort"],
             settings=job["settings"],

@@ -2,16 +2,17 @@
 
 from replay.job import logged
 from replay.storage import read_json
-from replay.tables import table1, write_table
+from replay.tables import table1, verdicts, write_table
 
 
 def main(snakemake):
     with logged(snakemake.log[0]):
+        data, output = snakemake.input, snakemake.output
+        invariance = verdicts(data.invariance)
         rows = [
-            row | {"analysis": read_json(path)}
-            for row, path in zip(snakemake.params.job["rows"], snakemake.input, strict=True)
+            row | {"analysis": read_json(path), "invariance": invariance.get(row["engine_set"])}
+            for row, path in zip(snakemake.params.job["rows"], data.analyses, strict=True)
         ]
-        output = snakemake.output
         write_table(table1(rows), output.csv, output.md, output.tex)
 
 

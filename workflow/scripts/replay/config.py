@@ -180,6 +180,20 @@ class TrunkSet:
 
 
 @dataclass(frozen=True)
+class EngineSet:
+    """An engine as configurations share it, and the prompts that its self-check takes."""
+
+    model: str
+    dataset: str
+    settings: dict
+
+    @property
+    def name(self) -> str:
+        numerics = self.settings["engine"]["numerics"]
+        return f"{self.model}_{numerics}_{digest(self.settings)[:8]}"
+
+
+@dataclass(frozen=True)
 class Configuration:
     """One row of Table 1, with every setting resolved."""
 
@@ -197,6 +211,15 @@ class Configuration:
     @property
     def cohorts(self) -> list[str]:
         return [trunk_set.cohort.name for trunk_set in self.trunk_sets]
+
+    @property
+    def engine_set(self) -> EngineSet:
+        settings = self.trunk_sets[0].settings
+        return EngineSet(
+            self.model,
+            self.dataset,
+            {name: settings[name] for name in ("model", "dataset", "engine", "prompt")},
+        )
 
     def select(self, *sections: str) -> dict:
         return {section: self.sections[section] for section in sections}
@@ -241,6 +264,11 @@ class Study:
         return {trunk_set.name: trunk_set for trunk_set in every}
 
     @property
+    def engine_sets(self) -> dict[str, EngineSet]:
+        every = (c.engine_set for c in self.configurations.values())
+        return {engine_set.name: engine_set for engine_set in every}
+
+    @property
     def rows(self) -> list[dict]:
         """What Table 1 says of each configuration besides its numbers."""
         return [
@@ -249,6 +277,8 @@ class Study:
                 "label": c.label,
                 "model": c.model,
                 "numerics": c.numerics,
+                "engine_set": c.engine_set.name,
+                "invariance_promised": c.numerics == "batch-invariant",
                 "trunk_sets": [trunk_set.name for trunk_set in c.trunk_sets],
             }
             for c in self.configurations.values()
@@ -306,6 +336,7 @@ def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration
     numerics = own.get("numerics", filled["numerics"])
     sections["engine"] = sections["engine"] | {"numerics": numerics}
     _check_lengths(key, sections)
+    _check_engine(key, sections["engine"])
     cohorts = []
     for cohort in entry["cohorts"]:
         _known(f"{key}.cohorts", cohort, filled["cohorts"], "cohorts")
@@ -380,4 +411,23 @@ def _check_lengths(key: str, sections: dict) -> None:
         raise ConfigError(
             f"{key}: engine.max_num_batched_tokens ({engine['max_num_batched_tokens']}) is below "
             f"engine.max_model_len ({engine['max_model_len']}); a CPU engine cannot split a prefill"
+        )
+
+
+def _check_engine(key: str, engine: dict) -> None:
+    """Settings of a GPU engine that a CPU has not, and an attention version without its backend."""
+    for name, neutral in (
+        ("attention_backend", None),
+        ("flash_attn_version", None),
+        ("tensor_parallel", 1),
+    ):
+        if engine["device"] == "cpu" and engine[name] != neutral:
+            raise ConfigError(
+                f"{key}: engine.{name} is {engine[name]!r}, but engine.device is cpu, which takes "
+                f"{neutral!r} only"
+            )
+    if engine["flash_attn_version"] and engine["attention_backend"] not in (None, "FLASH_ATTN"):
+        raise ConfigError(
+            f"{key}: engine.flash_attn_version is {engine['flash_attn_version']}, but "
+            f"engine.attention_backend is {engine['attention_backend']}, which has no versions"
         )

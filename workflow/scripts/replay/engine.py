@@ -1,21 +1,25 @@
-"""The inference engine: one vLLM process on one device, with its cache under our control.
+"""The inference engine: one vLLM engine, with its cache under our control.
 
-All requests of a batch are admitted before the first step (in-process engine core), so a pass is a
-function of the batch, the cache and the numerics. vLLM is imported only when an engine starts:
-its settings are environment variables that it reads once.
+In-process, all requests of a batch are admitted before the first step, so a pass is a function of
+the batch, the cache and the numerics. With vLLM's own engine-core process they are admitted while
+it steps, as users run it. vLLM is imported only when an engine starts: its settings are environment
+variables that it reads once.
 """
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from replay import kv_state
-from replay.storage import atomic_path
+from replay import devices, kv_state
 
 RESET_ATTEMPTS = 5
 RESET_PAUSE_SECONDS = 0.2
+# FlashAttention 3, vLLM's choice from compute capability 9.0 on, takes other tiles for prefill than
+# for decode; FlashAttention 2, its choice before, does not.
+INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
 
 
 class EngineError(RuntimeError):
@@ -41,7 +45,7 @@ def environment(settings: dict) -> dict[str, str]:
     independent of the batch, and `WorkerExtension.pin_linear_rows` the matrix products.
     """
     variables = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if settings["process"] == "engine-core" else "0",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",  # checkpoints are local folders by now
         "TORCHDYNAMO_DISABLE": "0" if settings["compile"] else "1",
@@ -52,7 +56,22 @@ def environment(settings: dict) -> dict[str, str]:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus_for(settings["threads"])))
     else:
         variables["VLLM_BATCH_INVARIANT"] = "1" if invariant else "0"
+        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # it does not take seeds
     return variables
+
+
+def attention(settings: dict, capability: int | None) -> dict:
+    """vLLM's `attention_config`: what `settings` name, else what their numerics need.
+
+    `capability` is the major compute capability of the GPU, None on a CPU.
+    """
+    named = {
+        "backend": settings["attention_backend"],
+        "flash_attn_version": settings["flash_attn_version"],
+    }
+    named = {name: value for name, value in named.items() if value is not None}
+    needed = settings["numerics"] == "batch-invariant" and (capability or 0) >= 9
+    return dict(INVARIANT_ATTENTION) if needed and not named else named
 
 
 def cpus_for(threads: int) -> list[int]:
@@ -74,11 +93,15 @@ class Engine:
         self.environment = environment(settings)
         os.environ.update(self.environment)
         started = time.monotonic()
-        from vllm import LLM
-
-        from replay.scheduler import ReplayScheduler
-
         cpu = settings["device"] == "cpu"
+        self.claim = ExitStack() if cpu else devices.claim(devices.gpus(settings))
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        # In-process scheduling is synchronous: what the asynchronous one puts into a step depends
+        # on whether the step before it has ended yet.
+        asynchronous = not cpu and settings["process"] == "engine-core"
+        capability = None if cpu else current_platform.get_device_capability().major
         self.llm = LLM(
             model=str(model),
             dtype=settings["dtype"],
@@ -88,23 +111,52 @@ class Engine:
             max_num_seqs=settings["max_num_seqs"],
             max_num_batched_tokens=settings["max_num_batched_tokens"],
             kv_cache_memory_bytes=int(settings["kv_cache_gib"] * 2**30),
+            # Without effect on a cache of a given size, but checked against what is free.
+            gpu_memory_utilization=0.05,
             enable_prefix_caching=True,
             # A seeded request whose prefill is split over two steps kills the CPU engine.
             enable_chunked_prefill=not cpu,
             enforce_eager=not settings["compile"],
+            tensor_parallel_size=settings["tensor_parallel"],
+            attention_config=attention(settings, capability),
+            async_scheduling=asynchronous,
             worker_extension_cls="replay.worker.WorkerExtension",
-            scheduler_cls=ReplayScheduler,
+            scheduler_cls="replay.scheduler."
+            + ("AsyncReplayScheduler" if asynchronous else "ReplayScheduler"),
             disable_log_stats=True,
         )
         if cpu and settings["numerics"] == "batch-invariant":
             self.llm.collective_rpc("pin_linear_rows")
+        self.numerics_in_force = self._numerics_in_force()
         self.start_seconds = time.monotonic() - started
-        if not self.cache_config.enable_prefix_caching:
-            raise EngineError("the engine switched prefix caching off: nothing could be resumed")
 
-    @property
-    def scheduler(self):
-        return self.llm.llm_engine.engine_core.engine_core.scheduler
+    def _numerics_in_force(self) -> dict:
+        """What the workers compute with; EngineError unless they agree and cache prefixes."""
+        ranks = self.llm.collective_rpc("numerics_in_force")
+        if any(rank != ranks[0] for rank in ranks):
+            raise EngineError(f"tensor-parallel ranks compute differently: {ranks}")
+        if not (ranks[0]["prefix_caching"] and self._ask("prefix_caching")["on"]):
+            raise EngineError(
+                f"attention backend {ranks[0]['attention_backend']} switched prefix caching off "
+                f"under {self.settings['numerics']} numerics: nothing could be resumed; set "
+                "another engine.attention_backend"
+            )
+        return ranks[0]
+
+    def _ask(self, method: str, *arguments) -> dict:
+        """Call a method of the scheduler, wherever it lives; see replay.scheduler."""
+        from vllm import SamplingParams
+
+        from replay.scheduler import CALL
+
+        parameters = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            extra_args={CALL: [method, list(arguments)]},
+        )
+        outputs = self.llm.generate([{"prompt_token_ids": [0]}], parameters, use_tqdm=False)
+        return outputs[0].kv_transfer_params
 
     @property
     def cache_config(self):
@@ -164,17 +216,15 @@ class Engine:
 
         Raises EngineError when a request returns nothing.
         """
-        self.scheduler.finished.clear()
         outputs = self.llm.generate(
             [{"prompt_token_ids": ids} for ids in prompts], parameters, use_tqdm=False
         )
         if len(outputs) != len(prompts):
             raise EngineError(f"{len(prompts)} requests went in, {len(outputs)} came out")
-        facts = {name.rsplit("-", 1)[0]: fact for name, fact in self.scheduler.finished.items()}
-        return [self._completion(output, facts[output.request_id]) for output in outputs]
+        return [self._completion(output) for output in outputs]
 
     @staticmethod
-    def _completion(output, facts) -> Completion:
+    def _completion(output) -> Completion:
         result = output.outputs[0]
         if not result.token_ids or result.finish_reason is None:
             raise EngineError(f"request {output.request_id} returned no tokens")
@@ -187,8 +237,7 @@ class Engine:
             result.finish_reason,
             logprobs,
             output.num_cached_tokens,
-            facts.preemptions,
-            facts.block_ids,
+            **output.kv_transfer_params,
         )
 
     def reset(self) -> None:
@@ -208,15 +257,15 @@ class Engine:
         Raises KVStateError when a block is no longer resident.
         """
         prefixes, _ = kv_state.unique_blocks(sequences, self.block_size)
-        block_ids = self.scheduler.resident_blocks(sequences)
+        block_ids = self._ask("resident_blocks", sequences)["block_ids"]
         if len(block_ids) != len(prefixes):
             raise kv_state.KVStateError(
                 f"{len(prefixes) - len(block_ids)} of {len(prefixes)} blocks are no longer in the "
                 "cache; raise engine.kv_cache_gib"
             )
-        metadata = kv_state.describe(sequences, self.block_size)
-        with atomic_path(path) as partial:
-            self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(partial)))
+        ranks = self.settings["tensor_parallel"]
+        metadata = kv_state.describe(sequences, self.block_size, ranks)
+        self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
         return block_ids
 
     def restore_kv(self, path: Path) -> dict[tuple[int, ...], int]:
@@ -224,24 +273,36 @@ class Engine:
 
         Returns the block id of each token prefix that a block ends.
 
-        Raises KVStateError when the file is damaged, was made with another block size, or does
-        not fit into the cache.
+        Raises KVStateError when the file is damaged, was made with another block size or number
+        of ranks, or does not fit into the cache.
         """
-        sequences, block_size = kv_state.read_description(path)
-        if block_size != self.block_size:
+        state = kv_state.read_description(path)
+        ours = (self.block_size, self.settings["tensor_parallel"])
+        if (state.block_size, state.ranks) != ours:
             raise kv_state.KVStateError(
-                f"{path}: blocks of {block_size} tokens, the engine's have {self.block_size}"
+                f"{path}: blocks of {state.block_size} tokens over {state.ranks} ranks, the "
+                f"engine's are of {ours[0]} tokens over {ours[1]} ranks"
             )
         self.reset()
-        block_ids = self.scheduler.restore_blocks(
-            sequences, lambda ids: self.llm.collective_rpc("load_kv_blocks", args=(ids, str(path)))
-        )
-        prefixes, _ = kv_state.unique_blocks(sequences, block_size)
+        adopted = self._ask("adopt_blocks", state.sequences)
+        if "needed" in adopted:
+            raise kv_state.KVStateError(
+                f"the state takes {adopted['needed']} blocks, the cache has {adopted['free']}; "
+                "raise engine.kv_cache_gib"
+            )
+        block_ids = adopted["block_ids"]
+        try:
+            self.llm.collective_rpc("load_kv_blocks", args=(block_ids, str(path)))
+        except Exception as error:
+            self.reset()  # adopted blocks without their content must never be hit
+            raise kv_state.KVStateError(str(error)) from error
+        prefixes, _ = kv_state.unique_blocks(state.sequences, state.block_size)
         return dict(zip(prefixes, block_ids, strict=True))
 
     def close(self) -> None:
-        """Stop the worker and free its memory."""
+        """Stop the workers, free their memory and give the devices back."""
         self.llm.llm_engine.engine_core.shutdown()
+        self.claim.close()
 
     def facts(self) -> dict:
         """What is in force, asked of the engine where it can tell."""
@@ -249,23 +310,26 @@ class Engine:
         import vllm
 
         config = self.llm.llm_engine.vllm_config
-        mode = config.compilation_config.mode.name if self.settings["compile"] else "off"
+        compilation = config.compilation_config
+        on = self.settings["compile"]
         return {
             "vllm": vllm.__version__,
             "torch": torch.__version__,
             "device": device_name(self.settings["device"]),
-            **self.llm.collective_rpc("numerics_in_force")[0],
+            **self.numerics_in_force,
             "numerics": self.settings["numerics"],
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "block_size": self.block_size,
             "num_blocks": self.cache_config.num_gpu_blocks,
-            "prefix_caching": self.cache_config.enable_prefix_caching,
             "chunked_prefill": config.scheduler_config.enable_chunked_prefill,
             "max_num_seqs": config.scheduler_config.max_num_seqs,
             "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
             "max_model_len": config.model_config.max_model_len,
-            "compilation": mode,
-            "engine_process": "in-process",
+            "compilation": compilation.mode.name if on else "off",
+            "cuda_graphs": compilation.cudagraph_mode.name if on else "off",
+            "tensor_parallel": config.parallel_config.tensor_parallel_size,
+            "engine_process": self.settings["process"],
+            "async_scheduling": config.scheduler_config.async_scheduling,
             "environment": self.environment,
         }
 
@@ -282,10 +346,10 @@ def software_versions() -> dict[str, str]:
 
 
 def device_name(device: str) -> str:
-    import torch
-
     if device == "cuda":
-        return torch.cuda.get_device_name()
+        from vllm.platforms import current_platform
+
+        return current_platform.get_device_name()  # without starting CUDA in this process
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

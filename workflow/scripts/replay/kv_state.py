@@ -1,23 +1,46 @@
 """The decode-time KV state as a file: saved when a trunk ends, restored into a later engine.
 
-One safetensors file a problem. Each entry is a layer, block index first; the metadata names the
-token ids that the blocks stand for and a sha256 a block. An exact pass resumed from such a file
-takes the engine's own prefix-cache path: no connector, no patched source.
+One safetensors file a problem and tensor-parallel rank. Each entry is a layer, block index first;
+the metadata names the token ids that the blocks stand for and a sha256 a block. An exact pass
+resumed from such a file takes the engine's own prefix-cache path: no connector, no patched source.
 """
 
 import hashlib
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-FORMAT = "kv-state/1"
+from replay.storage import atomic_path, link
+
+FORMAT = "kv-state/2"
 
 
 class KVStateError(RuntimeError):
     """A KV state that cannot be saved, or that is not what its file says."""
+
+
+class Description(NamedTuple):
+    """What a KV state file says it holds."""
+
+    sequences: list[list[int]]  # the token ids that the blocks stand for
+    block_size: int
+    ranks: int  # tensor-parallel ranks, one file each
+
+
+def rank_file(path: Path | str, rank: int) -> Path:
+    """Where a rank keeps its part of the state `path`; rank 0's is `path` itself."""
+    path = Path(path)
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def link_state(source: Path, target: Path) -> None:
+    """Give the files of a state, all ranks, a second name."""
+    for rank in range(read_description(source).ranks):
+        link(rank_file(source, rank), rank_file(target, rank))
 
 
 def block_dimension(kv_cache: torch.Tensor, num_blocks: int) -> int:
@@ -54,12 +77,16 @@ class KVWorkerExtension:
         return layers
 
     def save_kv_blocks(self, block_ids: list[int], metadata: dict[str, str], path: str) -> None:
+        """Write this rank's part of the blocks, over all layers."""
         layers = self.read_kv_blocks(block_ids)
         metadata = metadata | {"sha256": json.dumps(block_digests(layers))}
-        save_file({f"layer.{i}": layer for i, layer in enumerate(layers)}, path, metadata=metadata)
+        tensors = {f"layer.{i}": layer for i, layer in enumerate(layers)}
+        with atomic_path(rank_file(path, self.rank)) as partial:
+            save_file(tensors, partial, metadata=metadata)
 
     def load_kv_blocks(self, block_ids: list[int], path: str) -> None:
-        """Write the file's blocks into the cache and verify what the cache then holds."""
+        """Write this rank's blocks into the cache and verify what the cache then holds."""
+        path = str(rank_file(path, self.rank))
         with safe_open(path, framework="pt") as file:
             expected = json.loads(file.metadata()["sha256"])
             names = [f"layer.{i}" for i in range(len(file.keys()))]
@@ -102,17 +129,18 @@ def unique_blocks(
     return list(rows), of_sequence
 
 
-def describe(sequences: list[list[int]], block_size: int) -> dict[str, str]:
-    """Safetensors metadata: the token ids that the saved blocks stand for."""
+def describe(sequences: list[list[int]], block_size: int, ranks: int = 1) -> dict[str, str]:
+    """Safetensors metadata of a state."""
     return {
         "format": FORMAT,
         "block_size": str(block_size),
+        "ranks": str(ranks),
         "sequences": json.dumps(sequences, separators=(",", ":")),
     }
 
 
-def read_description(path: Path | str) -> tuple[list[list[int]], int]:
-    """Token sequences and block size that a KV state file says it holds."""
+def read_description(path: Path | str) -> Description:
+    """What a KV state file says it holds; KVStateError when it is not such a file."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -120,4 +148,6 @@ def read_description(path: Path | str) -> tuple[list[list[int]], int]:
         raise KVStateError(f"{path}: not a readable KV state ({error}); delete it") from error
     if metadata.get("format") != FORMAT:
         raise KVStateError(f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}")
-    return json.loads(metadata["sequences"]), int(metadata["block_size"])
+    return Description(
+        json.loads(metadata["sequences"]), int(metadata["block_size"]), int(metadata["ranks"])
+    )

@@ -106,7 +106,7 @@ def _check_state(rows: list[dict], kv_path: Path) -> None:
     expected = [
         resumable(row["prompt_token_ids"] + row["token_ids"], row["block_size"]) for row in rows
     ]
-    if read_description(kv_path)[0] != expected:
+    if read_description(kv_path).sequences != expected:
         raise KVStateError(
             f"{kv_path}: holds the state of other transcripts than {rows[0]['problem_id']}'s; "
             "delete the trunks and rerun"

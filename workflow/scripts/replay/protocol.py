@@ -6,6 +6,7 @@ COMPARED = ("exact2", "refeed")  # the replica floor, and the treatment
 EXACT = ("exact1", "exact2")  # passes that must resume restored state
 ARMS = ("actual", "alt")
 OUTCOMES = ("right", "wrong", "unparsed", "truncated")  # of a graded text
+INVARIANT = "invariant"  # verdict of an engine whose self-check found no difference
 PROBE = "greedy"  # stands where a continuation has its number k
 
 

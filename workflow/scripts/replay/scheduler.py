@@ -1,38 +1,35 @@
 """vLLM's scheduler, with what an audit needs: blocks, preemptions, and restored state.
 
-Plugged in through vLLM's own `scheduler_cls`; imported only where an engine starts.
+Plugged in through vLLM's own `scheduler_cls`; imported only where an engine starts. It may live in
+another process than the `Engine` that talks to it: a request can carry a call (`extra_args`), and
+what a finished request has to say travels in `kv_transfer_params`, the field that vLLM keeps for
+what a scheduler tells about a request's KV state.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import hash_block_tokens, make_block_hash_with_group_id
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
-from replay.kv_state import KVStateError, unique_blocks
+from replay.kv_state import unique_blocks
 
 GROUP = 0  # the one KV-cache group of a dense decoder
-
-
-@dataclass(frozen=True)
-class FinishedRequest:
-    preemptions: int
-    block_ids: list[int]
+CALL = "replay_call"  # key of `SamplingParams.extra_args`: [method, arguments]
 
 
 class ReplayScheduler(Scheduler):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.finished: dict[str, FinishedRequest] = {}
+    """Scheduler that answers calls and reports each finished request's blocks and preemptions."""
 
-    def _free_blocks(self, request: Request) -> None:
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> dict:
         # num_cached_tokens is set at the first prefill only: a preempted request is recomputed
         # and still reports a hit, so its preemptions are kept beside it.
         blocks = self.kv_cache_manager.get_block_ids(request.request_id)[GROUP]
-        self.finished[request.request_id] = FinishedRequest(request.num_preemptions, list(blocks))
-        super()._free_blocks(request)
+        facts = {"preemptions": request.num_preemptions, "block_ids": list(blocks)}
+        super()._free_request(request, delay_free_blocks)
+        # A call is answered after its own request is gone: a block that it took shows as missing.
+        call = (request.sampling_params.extra_args or {}).get(CALL)
+        return getattr(self, call[0])(*call[1]) if call else facts
 
     def _block_hashes(self, sequences: list[list[int]]) -> list:
         """Hashes of `unique_blocks(sequences)`, as this process salts them."""
@@ -45,7 +42,11 @@ class ReplayScheduler(Scheduler):
             )
         return list(hashes.values())
 
-    def resident_blocks(self, sequences: list[list[int]]) -> list[int]:
+    def prefix_caching(self) -> dict:
+        """Whether it is on; a backend can turn it off after the configuration was accepted."""
+        return {"on": self.kv_cache_manager.enable_caching}
+
+    def resident_blocks(self, sequences: list[list[int]]) -> dict:
         """Block ids that a request would hit, for `unique_blocks(sequences)` in order.
 
         Blocks with equal hashes are not de-duplicated by vLLM: the oldest is the one hit.
@@ -53,29 +54,25 @@ class ReplayScheduler(Scheduler):
         """
         pool = self.kv_cache_manager.block_pool
         found = [pool.get_cached_block(h, [GROUP]) for h in self._block_hashes(sequences)]
-        return [blocks[GROUP].block_id for blocks in found if blocks]
+        return {"block_ids": [blocks[GROUP].block_id for blocks in found if blocks]}
 
-    def restore_blocks(
-        self, sequences: list[list[int]], load: Callable[[list[int]], object]
-    ) -> list[int]:
-        """Give the sequences' blocks to `load` to fill, then enter them in the prefix cache.
+    def adopt_blocks(self, sequences: list[list[int]]) -> dict:
+        """Enter free blocks in the prefix cache for the sequences; their content is to follow.
 
-        Returns their ids, for `unique_blocks(sequences)` in order.
+        Returns their ids, for `unique_blocks(sequences)` in order, or `needed` and `free` numbers
+        of blocks when they do not fit.
         """
         pool = self.kv_cache_manager.block_pool
         hashes = self._block_hashes(sequences)
         if len(hashes) > pool.get_num_free_blocks():
-            raise KVStateError(
-                f"the state takes {len(hashes)} blocks, the cache has "
-                f"{pool.get_num_free_blocks()}; raise engine.kv_cache_gib"
-            )
+            return {"needed": len(hashes), "free": pool.get_num_free_blocks()}
         blocks = pool.get_new_blocks(len(hashes))
-        block_ids = [block.block_id for block in blocks]
-        try:
-            load(block_ids)
-            for block_hash, block in zip(hashes, blocks, strict=True):
-                block.block_hash = make_block_hash_with_group_id(block_hash, GROUP)
-                pool.cached_block_hash_to_block.insert(block.block_hash, block)
-        finally:
-            pool.free_blocks(reversed(blocks))
-        return block_ids
+        for block_hash, block in zip(hashes, blocks, strict=True):
+            block.block_hash = make_block_hash_with_group_id(block_hash, GROUP)
+            pool.cached_block_hash_to_block.insert(block.block_hash, block)
+        pool.free_blocks(reversed(blocks))
+        return {"block_ids": [block.block_id for block in blocks]}
+
+
+class AsyncReplayScheduler(ReplayScheduler, AsyncScheduler):
+    """The same for an engine that schedules a step while the one before it runs."""

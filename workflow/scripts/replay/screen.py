@@ -9,6 +9,7 @@ from replay.datasets import Problem, load_problems
 from replay.engine import software_versions
 from replay.grading import grade
 from replay.job import progress
+from replay.kv_state import link_state
 from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
 from replay.trunks import TrunkGenerator
 
@@ -101,8 +102,9 @@ def run(
             )
         for entry in looked_at:
             if entry["admitted"]:
-                for piece in (generator.piece, generator.kv_piece):
-                    link(piece(entry["index"]), finished / piece(entry["index"]).name)
+                piece, state = generator.piece(entry["index"]), generator.kv_piece(entry["index"])
+                link_state(state, finished / state.name)
+                link(piece, finished / piece.name)
     else:
         looked_at = fixed(problems)
     publish_folder(finished, scan_folder)

@@ -1,10 +1,12 @@
 """Table 1: one row a configuration, as CSV, Markdown and LaTeX."""
 
 from pathlib import Path
+from typing import IO
 
 import pandas as pd
 
-from replay.storage import write_text
+from replay.protocol import INVARIANT
+from replay.storage import read_json, write_text
 
 COLUMNS = [
     "configuration",
@@ -34,10 +36,24 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     Columns are ``COLUMNS``: ``configuration`` is the name, ``n`` the size of the common eligible
     set, the rest percentages, percentage points and statistics, NaN where undefined. The index
     holds the labels under which ``printed`` shows the rows.
+
+    A row may have ``invariance``, the verdict of its engine's self-check. Where one is not
+    invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    table = pd.DataFrame(values, columns=COLUMNS, index=[row["label"] for row in rows])
-    return table.astype(dict.fromkeys(COLUMNS[3:], float))
+    table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
+    table = table.astype(dict.fromkeys(COLUMNS[3:], float))
+    if any(_failed(row) for row in rows):
+        table["invariance"] = [row.get("invariance") for row in rows]
+    return table
+
+
+def _failed(row: dict) -> bool:
+    return row.get("invariance") not in (None, INVARIANT)
+
+
+def _label(row: dict) -> str:
+    return f"{row['label']} ({row['invariance']})" if _failed(row) else row["label"]
 
 
 def _statistics(analysis: dict) -> list:
@@ -95,7 +111,7 @@ def write_table(
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
     text = printed(table)
-    write_text(markdown, _markdown(text))
+    write_text(markdown, markdown_table(text))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
     body = style.to_latex(hrules=True, column_format="ll" + "r" * (len(text.columns) - 2))
@@ -103,9 +119,59 @@ def write_table(
     write_text(latex, needs + body)
 
 
-def _markdown(text: pd.DataFrame) -> str:
+def markdown_table(text: pd.DataFrame) -> str:
+    """A table of strings in Markdown; all columns but the first two are aligned to the right."""
     rule = ["---"] * 2 + ["---:"] * (len(text.columns) - 2)
     lines = [list(text.columns), rule, *text.to_numpy().tolist()]
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
     )
+
+
+def verdicts(checks: list[str]) -> dict[str, str]:
+    """Verdict of each engine's self-check, from the files that are named after the engines."""
+    return {Path(path).stem: read_json(path)["verdict"] for path in checks}
+
+
+def invariance_table(results: dict[str, dict]) -> pd.DataFrame:
+    """One row an engine and question of its self-check, from ``invariance.run``'s results.
+
+    ``identical`` of ``sequences`` had no difference; ``first_position`` is the lowest generated
+    position that differed (none: not available) and ``max_delta_nats`` the largest difference of a
+    top logprob where sequences first differed.
+    """
+    rows = [
+        {
+            "engine": name,
+            "check": check["name"],
+            "device": result["engine"]["device"],
+            "attention": attention(result["engine"]),
+            "process": result["engine"]["engine_process"],
+            "identical": check["identical"],
+            "sequences": check["sequences"],
+            "first_position": (check["first"] or {}).get("position"),
+            "max_delta_nats": check["max_delta"],
+            "verdict": result["verdict"],
+        }
+        for name, result in results.items()
+        for check in result["checks"]
+    ]
+    return pd.DataFrame(rows).astype({"first_position": "Int64"})
+
+
+def attention(facts: dict) -> str:
+    """Attention backend of an engine, with its version where it has one."""
+    version = facts["flash_attn_version"]
+    return facts["attention_backend"] + (f" {version}" if version else "")
+
+
+def write_invariance(
+    checks: list[str], csv: str | Path, markdown: str | Path, console: IO[str]
+) -> None:
+    """Write the self-checks of all engines as one table, and show it."""
+    table = invariance_table({Path(path).stem: read_json(path) for path in checks})
+    write_text(csv, table.to_csv(index=False))
+    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
+    shown = markdown_table(text.replace({"<NA>": UNDEFINED}))
+    write_text(markdown, shown)
+    print(shown, file=console)

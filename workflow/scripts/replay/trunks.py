@@ -7,7 +7,7 @@ from typing import IO
 from replay.datasets import Problem, load_problems
 from replay.engine import Completion, Engine, EngineError, software_versions
 from replay.job import progress
-from replay.kv_state import unique_blocks
+from replay.kv_state import link_state, unique_blocks
 from replay.models import context_limit
 from replay.prompts import CheckpointError, load_tokenizer, prompt_token_ids
 from replay.storage import (
@@ -183,10 +183,11 @@ def run(
     generator = TrunkGenerator(workspace, model, settings)
     generator.check_context(wanted)
     for problem in wanted:
-        for piece in (generator.kv_piece(problem.index), generator.piece(problem.index)):
-            scanned = Path(scan_folder) / piece.name
-            if scanned.exists() and not piece.exists():
-                link(scanned, piece)
+        piece, state = generator.piece(problem.index), generator.kv_piece(problem.index)
+        scanned = Path(scan_folder) / piece.name
+        if scanned.exists() and not piece.exists():
+            link_state(Path(scan_folder) / state.name, state)
+            link(scanned, piece)
     with progress(console, f"trunks {cohort['name']} {shard}", len(wanted), "problem") as bar:
         for problem in wanted:
             generator.rollouts(problem)
@@ -196,11 +197,11 @@ def run(
     write_jsonl(finished / "trunks.jsonl", (row for piece in pieces for row in piece["rows"]))
     write_json(finished / "engine.json", distinct(piece["engine"] for piece in pieces))
     for problem in wanted:
-        link(generator.kv_piece(problem.index), kv_file(finished, problem.index))
+        link_state(generator.kv_piece(problem.index), kv_file(finished, problem.index))
     publish_folder(finished, folder)
     workspace.clear()
 
 
 def kv_file(trunk_folder: Path | str, index: int) -> Path:
-    """Where a trunk folder keeps the KV state of one problem."""
+    """Where a trunk folder keeps the KV state of one problem (its first rank's part)."""
     return Path(trunk_folder) / "kv" / f"{index}.safetensors"

@@ -38,9 +38,16 @@ class WorkerExtension(KVWorkerExtension):
         return len(layers)
 
     def numerics_in_force(self) -> dict:
-        """Attention backend and matrix-product rows, as they are on this worker."""
-        backend = self.model_runner.attn_groups[0][0].backend
+        """What computes this worker's attention and matrix products, and whether it caches."""
+        layers = self.vllm_config.compilation_config.static_forward_context.values()
+        version = next((v for x in layers if (v := _flash_attn_version(x)) is not None), None)
         return {
-            "attention_backend": backend.get_name(),
+            "attention_backend": self.model_runner.attn_groups[0][0].backend.get_name(),
+            "flash_attn_version": version,
             "linear_rows": getattr(self, "linear_rows", "as batched"),
+            "prefix_caching": self.vllm_config.cache_config.enable_prefix_caching,
         }
+
+
+def _flash_attn_version(layer) -> int | None:
+    return getattr(getattr(layer, "impl", None), "vllm_flash_attn_version", None)

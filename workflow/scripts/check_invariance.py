@@ -1,0 +1,16 @@
+"""Check one engine for what its numerics promise."""
+
+from replay.devices import check_granted
+from replay.invariance import run
+from replay.job import logged
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        job, data = snakemake.params.job, snakemake.input
+        check_granted(job["settings"]["engine"], snakemake.resources.gpu)
+        run(job["settings"], data.dataset, data.model, snakemake.output[0])
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

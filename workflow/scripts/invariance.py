@@ -1,0 +1,14 @@
+"""The self-checks of all engines of a study as one table."""
+
+from replay.job import logged
+from replay.tables import write_invariance
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]) as console:
+        output = snakemake.output
+        write_invariance(snakemake.input, output.csv, output.md, console)
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821
