@@ -1,15 +1,18 @@
 """Self-check of an engine: what may change around a request without changing its numbers.
 
-Four questions on real prompts, each answered bit for bit on tokens and logprobs. `repetition`: does
-a run equal the same run again? `warm cache`: does it equal one that hits the prefix cache? `batch
-size`: does a request equal itself when it runs alone? `prefill`: does decoding a token give what
-prefilling all that precedes it gives? Batch-invariant numerics promise yes to all, stock numerics
-on an in-process engine to the first.
+Four questions on real prompts, each answered bit for bit on tokens and logprobs:
+
+- `repetition`: does a run equal the same run again?
+- `warm cache`: does it equal one that hits the prefix cache?
+- `batch size`: does a request, decoded or prefilled, equal itself when it runs alone?
+- `prefill`: does decoding a token give what prefilling all that precedes it gives, each alone?
+
+Batch-invariant numerics promise yes to all, stock numerics on an in-process engine to the first.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +34,7 @@ class Size(NamedTuple):
     tokens: int  # a request
 
 
-SIZES = {"cpu": Size(4, 4, 32), "cuda": Size(16, 8, 96)}
+SIZES = {"cpu": Size(2, 8, 32), "cuda": Size(16, 8, 96)}
 
 
 @dataclass(frozen=True)
@@ -136,15 +139,21 @@ def check_engine(engine: Engine, prompts: list[list[int]], size: Size) -> list[C
     batch = run(everything)
     warm = run(everything, cold=False)
     again = run(everything)
-    alone = list(chain.from_iterable(run([i]) for i in greedy))
     decoded = [batch[i] for i in greedy]
-    prefilled = _prefilled(engine, [ids[i] for i in greedy], decoded)
+    alone = list(chain.from_iterable(run([i]) for i in greedy))
+    cuts = [(ids[i], sequence) for i, sequence in zip(greedy, alone, strict=True)]
+    prefilled = [_prefilled(engine, [cut], together=False)[0] for cut in cuts]
+    together = _prefilled(engine, cuts, together=True)
     return [
-        compare("repetition", list(zip(batch, again, strict=True))),
-        compare("warm cache", list(zip(batch, warm, strict=True))),
-        compare("batch size", list(zip(decoded, alone, strict=True))),
-        compare("prefill", list(zip(decoded, prefilled, strict=True))),
+        compare("repetition", _pairs(batch, again)),
+        compare("warm cache", _pairs(batch, warm)),
+        compare("batch size", _pairs(decoded, alone) + _pairs(prefilled, together)),
+        compare("prefill", _pairs(alone, prefilled)),
     ]
+
+
+def _pairs(one: list[Sequence], other: list[Sequence]) -> list[tuple[Sequence, Sequence]]:
+    return list(zip(one, other, strict=True))
 
 
 def _requests(engine: Engine, prompts: list[list[int]], size: Size) -> Iterator[tuple]:
@@ -160,21 +169,21 @@ def _requests(engine: Engine, prompts: list[list[int]], size: Size) -> Iterator[
             )  # fmt: skip
 
 
-def _prefilled(engine: Engine, prompts: list[list[int]], decoded: list[Sequence]) -> list[Sequence]:
-    """The greedy sequences with every position predicted by prefill of all that precedes it."""
-    cuts = [
-        (row, prompt + sequence.tokens[:i])
-        for row, (prompt, sequence) in enumerate(zip(prompts, decoded, strict=True))
-        for i in range(len(sequence.tokens))
-    ]
-    engine.reset()
+def _prefilled(
+    engine: Engine, sequences: list[tuple[list[int], Sequence]], together: bool
+) -> list[Sequence]:
+    """Sequences, given with their prompts, with every position predicted by prefill.
+
+    All positions in one batch, or each alone and cold. The tokens stay those that were decoded.
+    """
+    cuts = [prompt + s.tokens[:i] for prompt, s in sequences for i in range(len(s.tokens))]
     one = engine.greedy(max_tokens=1, seed=0, logprobs=TOP_LOGPROBS)
-    completions = engine.generate([tokens for _, tokens in cuts], [one] * len(cuts))
-    result = [Sequence(sequence.name, [], []) for sequence in decoded]
-    for (row, _), completion in zip(cuts, completions, strict=True):
-        result[row].tokens.extend(completion.token_ids)
-        result[row].logprobs.extend(completion.logprobs)
-    return result
+    completions = []
+    for batch in [cuts] if together else [[cut] for cut in cuts]:
+        engine.reset()
+        completions += engine.generate(batch, [one] * len(batch))
+    logprobs = iter([completion.logprobs[0] for completion in completions])
+    return [Sequence(s.name, s.tokens, list(islice(logprobs, len(s.tokens)))) for _, s in sequences]
 
 
 def run(settings: dict, dataset: Path | str, model: Path | str, path: Path | str) -> None:
