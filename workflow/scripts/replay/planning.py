@@ -133,4 +133,5 @@ def _selected(tables: np.ndarray, k: int, threshold: float) -> list[np.ndarray]:
     both = joint[:, selected][:, :, selected].sum(axis=(1, 2))
     neither = joint[:, ~selected][:, :, ~selected].sum(axis=(1, 2))
     # The transform leaves 1e-15 where a probability is 0.
-    return [np.round(both, 12), np.round(1 - neither, 12)]
+    either = np.round(1 - neither, 12)
+    return [np.minimum(np.round(both, 12), either), either]

@@ -94,17 +94,22 @@ def write_table(
     first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
-    text = printed(table)
-    write_text(markdown, _markdown(text))
+    write_printed(printed(table), 2, markdown, latex)
+
+
+def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
+    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
+    write_text(markdown, _markdown(text, texts))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
-    body = style.to_latex(hrules=True, column_format="ll" + "r" * (len(text.columns) - 2))
+    layout = "l" * texts + "r" * (len(text.columns) - texts)
+    body = style.to_latex(hrules=True, column_format=layout)
     needs = "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
     write_text(latex, needs + body)
 
 
-def _markdown(text: pd.DataFrame) -> str:
-    rule = ["---"] * 2 + ["---:"] * (len(text.columns) - 2)
+def _markdown(text: pd.DataFrame, texts: int) -> str:
+    rule = ["---"] * texts + ["---:"] * (len(text.columns) - texts)
     lines = [list(text.columns), rule, *text.to_numpy().tolist()]
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
