@@ -4,7 +4,13 @@ import numpy as np
 import pandas as pd
 
 from replay.analysis import common_set, flipped, pivot_frame, sign_changes
-from replay.inference import mcnemar_test, ratio_interval, sign_flip_test, sign_test
+from replay.inference import (
+    mcnemar_test,
+    problem_excess,
+    ratio_interval,
+    sign_flip_test,
+    sign_test,
+)
 from replay.planning import detectable_excess, replica_overlap
 from replay.protocol import ARMS, PASSES
 
@@ -46,15 +52,6 @@ def beyond(records: list[dict], k: int) -> dict:
         "detectable_excess": detectable_excess(excess),
         "replica_overlap": replica_overlap(records, k, SELECTION),
     }
-
-
-def problem_excess(sums: dict) -> np.ndarray:
-    """Per problem with eligible pivots: re-feed minus floor flips, per eligible pivot (Table 1)."""
-    refeed, floor, eligible = (
-        np.asarray(sums[name]) for name in ("refeed_flips", "floor_flips", "eligible")
-    )
-    counted = eligible > 0
-    return (refeed - floor)[counted] / eligible[counted]
 
 
 def _curve(frame: pd.DataFrame, k: int) -> list[dict]:

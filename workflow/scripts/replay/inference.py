@@ -19,6 +19,18 @@ BATCH = 5_000_000
 EXACT_PROBLEMS = 40
 
 
+def problem_excess(sums: dict) -> np.ndarray:
+    """Per problem with eligible pivots: re-feed minus floor flips, per eligible pivot (Table 1).
+
+    ``sums`` has one entry a problem in ``refeed_flips``, ``floor_flips`` and ``eligible``.
+    """
+    refeed, floor, eligible = (
+        np.asarray(sums[name]) for name in ("refeed_flips", "floor_flips", "eligible")
+    )
+    counted = eligible > 0
+    return (refeed - floor)[counted] / eligible[counted]
+
+
 def ratio_interval(
     numerator: np.ndarray, denominator: np.ndarray, resamples: int = RESAMPLES
 ) -> dict:

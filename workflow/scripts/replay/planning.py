@@ -1,16 +1,32 @@
 """How many continuations and problems a study needs, from what a finished run has measured."""
 
+import math
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 from scipy import fft, stats
 from statsmodels.stats.power import TTestPower
 
-from replay.inference import ratio_interval
+from replay.inference import problem_excess, ratio_interval
 from replay.protocol import ARMS, PASSES
+from replay.storage import write_text
+from replay.tables import UNDEFINED, markdown_table, number
 
 LEVEL, POWER = 0.05, 0.8
 TARGET_JACCARD = 0.9
 K_GRID = (2, 4, 8, 16, 32)
 PROBLEM_GRID = (10, 20, 40, 80, 160, 320)
+# Settings in which configurations must agree for their K to be compared.
+DESIGN = (
+    "temperature",
+    "top_p",
+    "cont_temp",
+    "margin_lt",
+    "boundary_slack",
+    "max_trunk_tokens",
+    "max_cont_tokens",
+)
 # Success rates that an arm can have in the model, and steps of the fit of their distribution.
 RATES = np.linspace(0, 1, 21)
 FIT_STEPS = 200
@@ -135,3 +151,198 @@ def _selected(tables: np.ndarray, k: int, threshold: float) -> list[np.ndarray]:
     # The transform leaves 1e-15 where a probability is 0.
     either = np.round(1 - neither, 12)
     return [np.minimum(np.round(both, 12), either), either]
+
+
+def same_design(rows: list[dict]) -> list[dict]:
+    """The first row and those that differ from it in K, cohorts and pivots a rollout at most.
+
+    ``rows`` are those of ``tables.table1`` with ``records``, the content of a records file.
+    Sorted by K.
+    """
+
+    def design(row: dict) -> tuple:
+        config = row["records"]["config"]
+        datasets = {cohort["dataset"] for cohort in (config.get("cohorts") or {}).values()}
+        return row["model"], row["numerics"], datasets, *(config.get(name) for name in DESIGN)
+
+    alike = [row for row in rows if design(row) == design(rows[0])]
+    return sorted(alike, key=lambda row: row["analysis"]["k"])
+
+
+def observed_by_k(rows: list[dict]) -> list[dict]:
+    """Replica overlap at 0.5 of each configuration of ``same_design``, on the problems all share.
+
+    Each entry has ``k``, ``name``, ``label`` and the overlap ``shared``, a
+    ``inference.ratio_interval``. Empty for fewer than two K.
+    """
+    alike = same_design(rows) if rows else []
+    if len({row["analysis"]["k"] for row in alike}) < 2:
+        return []
+    sums = [pd.DataFrame(r["analysis"]["per_problem"]).set_index("problem_id") for r in alike]
+    shared = sums[0].index
+    for other in sums[1:]:
+        shared = shared.intersection(other.index)
+    return [
+        {
+            "k": row["analysis"]["k"],
+            "name": row["name"],
+            "label": row["label"],
+            "shared": ratio_interval(
+                table.loc[shared, "replica_both"], table.loc[shared, "replica_either"]
+            ),
+        }
+        for row, table in zip(alike, sums, strict=True)
+    ]
+
+
+def plan_table(rows: list[dict]) -> pd.DataFrame:
+    """What n problems with K continuations would show and cost, from the rows of ``same_design``.
+
+    ``detectable_excess_pp`` is that of ``detectable_excess`` for the problems of n that would have
+    eligible pivots, at the standard deviation and the share of eligible problems of the
+    configuration ``source``: the one with this K, else the first. ``replica_jaccard`` (same seeds)
+    is what ``source`` observed at its own K, else the model of ``replica_overlap``;
+    ``fresh_seeds_jaccard`` is always the model. ``requests`` counts trunks, continuations and
+    probes of all passes, without screening.
+    """
+    by_k = {row["analysis"]["k"]: row for row in reversed(same_design(rows))}
+    by_k[rows[0]["analysis"]["k"]] = rows[0]
+    return pd.DataFrame(
+        [
+            _planned(n, k, by_k.get(k, rows[0]), rows[0])
+            for n in PROBLEM_GRID
+            for k in sorted({*K_GRID, *by_k})
+        ]
+    )
+
+
+def _planned(n: int, k: int, source: dict, first: dict) -> dict:
+    analysis = source["analysis"]
+    excess = problem_excess(analysis["per_problem"])
+    eligible = math.floor(n * len(excess) / len(source["records"]["per_problem"]))
+    detectable = detectable_excess(excess, eligible)["excess"]
+    model = {row["k"]: row for row in analysis["replica_overlap"]["by_k"] or []}.get(k)
+    observed = analysis["k"] == k
+    overlap = (
+        analysis["intervals"]["replica_jaccard"] if observed else model and model["same_seeds"]
+    )
+    pivots = first["analysis"]["n_records"] / len(first["records"]["per_problem"])
+    requests = first["records"]["config"]["rollouts"]
+    requests += pivots * len(PASSES) * len(ARMS) * (k + 1)
+    return {
+        "problems": n,
+        "k": k,
+        "detectable_excess_pp": None if detectable is None else 100 * detectable,
+        "replica_jaccard": overlap and overlap["estimate"],
+        "replica_jaccard_basis": "observed" if observed else "model" if model else "",
+        "fresh_seeds_jaccard": model and model["fresh_seeds"]["estimate"],
+        "requests": math.ceil(n * requests),
+        "source": source["name"],
+    }
+
+
+def write_plan(rows: list[dict], csv: str | Path, markdown: str | Path) -> None:
+    """Write ``plan_table`` as CSV, and with its inputs and assumptions as Markdown."""
+    table = plan_table(rows)
+    write_text(csv, table.to_csv(index=False, float_format="%.8g"))
+    write_text(markdown, _plan_text(rows, table))
+
+
+def _plan_text(rows: list[dict], table: pd.DataFrame) -> str:
+    printed = pd.DataFrame(
+        {
+            "Problems": table["problems"].astype(str),
+            "K": table["k"].astype(str),
+            "Detectable excess (pp)": [number(v, ".1f") for v in table["detectable_excess_pp"]],
+            "Replica Jaccard": [
+                f"{number(value, '.2f')} {basis}".strip()
+                for value, basis in zip(
+                    table["replica_jaccard"], table["replica_jaccard_basis"], strict=True
+                )
+            ],
+            "Jaccard, fresh seeds": [number(v, ".2f") for v in table["fresh_seeds_jaccard"]],
+            "Requests": [f"{value:,d}" for value in table["requests"]],
+            "From": table["source"],
+        }
+    )
+    alike = same_design(rows)
+    inputs = pd.DataFrame([_inputs(row) for row in alike])
+    found = [markdown_table(_observed_text(by_k), 2)] if (by_k := observed_by_k(rows)) else []
+    return "\n".join(
+        [
+            f"# How large a study must be, planned from “{rows[0]['label']}”\n",
+            markdown_table(printed, 0),
+            f"Detectable excess: the smallest mean over problems of re-feed minus floor rate that a"
+            f" two-sided t test at the {LEVEL:.0%} level finds with {POWER:.0%} power, if problems"
+            " vary as they did in the configuration under “From”.\n",
+            "Replica Jaccard: overlap of two exact passes' selections at 0.5 with the same seeds,"
+            " observed or from the model; with fresh seeds always from the model. The model takes"
+            " continuations as independent with success rates fitted to the stored outcomes; where"
+            f" none are stored there is none ({UNDEFINED}). It is no substitute for a pilot at the"
+            " K in question.\n",
+            "Requests: trunks, and continuations and one probe for both arms in three passes;"
+            " screening comes on top.\n",
+            "## What it was planned from\n",
+            markdown_table(inputs, 1),
+            "## Continuations needed\n",
+            needed_sentence(rows) + "\n",
+            *found,
+        ]
+    )
+
+
+def _inputs(row: dict) -> dict:
+    analysis, measured = row["analysis"], len(row["records"]["per_problem"])
+    power = analysis["detectable_excess"]
+    return {
+        "Configuration": row["label"],
+        "K": str(analysis["k"]),
+        "Problems": str(measured),
+        "With eligible pivots": str(power["n_problems"]),
+        "SD over problems (pp)": number(power["sd"] and 100 * power["sd"], ".1f"),
+        "Pivots a problem": f"{analysis['n_records'] / measured:.1f}",
+        "Rollouts a problem": str(row["records"]["config"]["rollouts"]),
+    }
+
+
+def _observed_text(by_k: list[dict]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "Configuration": row["label"],
+                "K": str(row["k"]),
+                "Replica Jaccard on shared problems": number(row["shared"]["estimate"], ".2f"),
+                "95% interval": "{:.2f} to {:.2f}".format(*row["shared"]["ci95"])
+                if row["shared"]["ci95"]
+                else row["shared"]["undefined"],
+                "Problems": str(row["shared"]["n_problems"]),
+            }
+            for row in by_k
+        ]
+    )
+
+
+def needed_sentence(rows: list[dict]) -> str:
+    """At which K a replica's selection overlaps at TARGET_JACCARD: observed, and by the model."""
+    by_k = observed_by_k(rows)
+    if by_k:
+        tried = ", ".join(f"{number(r['shared']['estimate'], '.2f')} at K={r['k']}" for r in by_k)
+        observed = f"Observed replica overlap on shared problems: {tried}; {TARGET_JACCARD} is "
+        observed += _reached(k_needed(by_k, "shared"), by_k[-1]["k"])
+    else:
+        observed = "No two configurations differ in K alone, so nothing is observed over K"
+    label, overlap = rows[0]["label"], rows[0]["analysis"]["replica_overlap"]
+    if not overlap["by_k"]:
+        return f"{observed}. Outcomes to model other K from are not stored for “{label}”."
+    last = overlap["by_k"][-1]["k"]
+    same, fresh = (
+        _reached(overlap["k_needed"][name], last) for name in ("same_seeds", "fresh_seeds")
+    )
+    return (
+        f"{observed}. By the model from the outcomes of “{label}”, {TARGET_JACCARD} is {same} with"
+        f" the same seeds and {fresh} with fresh seeds."
+    )
+
+
+def _reached(k: int | None, last: int) -> str:
+    return f"not reached up to K={last}" if k is None else f"reached at K={k}"

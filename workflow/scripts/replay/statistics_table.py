@@ -34,11 +34,11 @@ NAMES = {
     "jaccard": ("Jaccard overlap", ".2f"),
     "floor_share_pct": ("Floor share of re-feed sign changes (%)", ".1f"),
     "p_sign": ("Sign test p", ".2g"),
-    "p_sign_holm": ("… after Holm", ".2g"),
+    "p_sign_holm": ("Sign test p after Holm", ".2g"),
     "p_sign_flip": ("Sign-flip permutation p", ".2g"),
-    "p_sign_flip_holm": ("… after Holm", ".2g"),
+    "p_sign_flip_holm": ("Sign-flip permutation p after Holm", ".2g"),
     "p_mcnemar": ("McNemar exact p", ".2g"),
-    "p_mcnemar_holm": ("… after Holm", ".2g"),
+    "p_mcnemar_holm": ("McNemar exact p after Holm", ".2g"),
     "bit_exact_pct": ("First logprob bit-exact (%)", ".1f"),
     "detectable_excess_pp": ("Detectable excess (pp)", ".1f"),
     "k_needed": (f"K for a Jaccard of {TARGET_JACCARD}", ".0f"),
@@ -162,8 +162,6 @@ def printed_statistics(table: pd.DataFrame, labels: dict[str, str]) -> pd.DataFr
         parts = [row.comparison] if alone else []
         parts += [row.group] if row.group not in ("", "eligible", *UNITS.values()) else []
         label = ", ".join([title, *(part for part in parts if part)])
-        if row.statistic.endswith("_holm"):
-            label = f"{NAMES[row.statistic.removesuffix('_holm')][0]} after Holm"
         cell = _cell(row, alone)
         lines.setdefault(label, {}).setdefault(row.configuration, []).append(cell)
     return pd.DataFrame(

@@ -99,7 +99,7 @@ def write_table(
 
 def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
     """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
-    write_text(markdown, _markdown(text, texts))
+    write_text(markdown, markdown_table(text, texts))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
     layout = "l" * texts + "r" * (len(text.columns) - texts)
@@ -108,7 +108,8 @@ def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: s
     write_text(latex, needs + body)
 
 
-def _markdown(text: pd.DataFrame, texts: int) -> str:
+def markdown_table(text: pd.DataFrame, texts: int) -> str:
+    """A table of strings as Markdown; its first ``texts`` columns are set left, others right."""
     rule = ["---"] * texts + ["---:"] * (len(text.columns) - texts)
     lines = [list(text.columns), rule, *text.to_numpy().tolist()]
     return "".join(
