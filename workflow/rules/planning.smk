@@ -23,9 +23,9 @@ rule statistics:
     conda:
         "../../envs/analysis.yaml"
     params:
-        job={"rows": STUDY.rows, "code": code_digest("statistics")},
+        job={"rows": STUDY.rows, "code": code_digest("second_table")},
     script:
-        "../scripts/statistics.py"
+        "../scripts/second_table.py"
 
 
 rule plan:

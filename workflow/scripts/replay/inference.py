@@ -4,6 +4,7 @@ Pivots of one problem are alike, so intervals resample whole problems and tests 
 a whole problem's difference. Whatever is undefined is None, and an interval says why.
 """
 
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
@@ -61,7 +62,9 @@ def ratio_interval(
     def ratio(index: np.ndarray, axis: int) -> np.ndarray:
         return x[index].sum(axis=axis) / d[index].sum(axis=axis)
 
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # What scipy warns of is what `undefined` reports.
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         bootstrap = stats.bootstrap(
             (np.arange(len(x)),),
             ratio,

@@ -683,7 +683,7 @@ STATISTICS = {
     "re-feed / replica": "two values in one cell are those of re-feed and of the replica",
     "Offset": "tokens past the block boundary, which both exact passes compute anew as well",
     "Margin decile": "tenths of the eligible pivots by margin, the least decided first; equal"
-    " margins stay together, so there can be fewer",
+    " margins stay together, so there can be fewer. tables/statistics.csv has their bounds and n",
     "Floor share": "replica sign changes as a share of re-feed sign changes: the part of the"
     " re-feed disagreement that repeating the measurement shows as well. Above 100% the replica"
     " disagrees more often than re-feed, and nothing is left for re-feeding to explain",
@@ -696,8 +696,9 @@ STATISTICS = {
     "Detectable excess": "the smallest mean difference over problems that as many problems, as"
     " unlike each other as these, show with 80% power at the 5% level",
     "K for a Jaccard of 0.9": "continuations from which two exact passes select sets at 0.5 that"
-    " overlap this much, by a model from the stored outcomes, among 2, 4, 8, 16, 32 and the K used:"
-    " with the same seeds, and with other seeds in the second pass",
+    " overlap this much, by a model of the stored outcomes that goes up to twice their K: with the"
+    " same seeds, and with other seeds in the second pass. Without stored outcomes, or with one an"
+    " arm, there is none",
     "Grader": "the same continuations, graded by another rule, on the pivots eligible under it",
 }
 
@@ -723,14 +724,10 @@ def _beyond_reading(configuration: dict, adjusted: float | None) -> str:
     intervals, test = analysis["intervals"], analysis["tests"]["sign_flip"]
     if intervals["excess"]["estimate"] is None:
         return f"in {label} no pivot is eligible, so there is nothing to test"
-    excess = f"the excess is {_with_interval(intervals['excess'], 100, '+z.1f')} points"
+    excess = f"the excess is {_with_interval(intervals['excess'], '+z.1f', ' points')}"
     if test["p"] is None:
         return f"in {label} {excess}, and no problem differs, so there is nothing to test"
-    parts = [
-        f"in {label} {excess}; {_plural(test['n'], 'problem')}"
-        f" {'differs' if test['n'] == 1 else 'differ'}, sign-flip p = {test['p']:.2g}"
-        f" ({test['method']}), {adjusted:.2g} after Holm"
-    ]
+    parts = [f"in {label} {excess}", _sign_flips(test, adjusted)]
     if intervals["floor_share"]["estimate"] is not None:
         parts.append(_floor_share(intervals["floor_share"]))
     if power := analysis["detectable_excess"]["excess"]:
@@ -741,18 +738,25 @@ def _beyond_reading(configuration: dict, adjusted: float | None) -> str:
     return "; ".join(parts)
 
 
+def _sign_flips(test: dict, adjusted: float) -> str:
+    text = (
+        f"the passes differ on {_plural(test['n'], 'problem')}: sign-flip p = {test['p']:.2g}"
+        f" ({test['method']}), {adjusted:.2g} after Holm"
+    )
+    if test["n"] >= MIN_PROBLEMS:
+        return text
+    return f"{text}; with so few p cannot be below {2 * 0.5 ** test['n']:.2g}"
+
+
 def _floor_share(share: dict) -> str:
     if share["estimate"] > 1:
         return "the replica disagrees more often than re-feed, so the floor explains all of it"
-    return (
-        f"the floor explains {_with_interval(share, 100, '.0f')} percent of the re-feed sign"
-        " changes"
-    )
+    return f"the floor explains {_with_interval(share, '.0f', '%')} of the re-feed sign changes"
 
 
-def _with_interval(result: dict, unit: int, spec: str) -> str:
-    text = format(unit * result["estimate"], spec)
+def _with_interval(result: dict, spec: str, unit: str) -> str:
+    text = f"{format(100 * result['estimate'], spec)}{unit}"
     if not result["ci95"]:
         return f"{text} (no interval: {result['undefined']})"
-    low, high = (format(unit * bound, spec) for bound in result["ci95"])
-    return f"{text} ({low} to {high})"
+    low, high = (format(100 * bound, spec) for bound in result["ci95"])
+    return f"{text} (95% interval {low} to {high})"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from replay.inference import holm
-from replay.planning import K_GRID, TARGET_JACCARD
+from replay.planning import TARGET_JACCARD
 from replay.storage import write_text
 from replay.tables import UNDEFINED, number, write_printed
 
@@ -32,7 +32,7 @@ NAMES = {
     "excess_pp": ("Excess (pp)", "+z.1f"),
     "sign_changes_pct": ("Sign changes (%)", ".1f"),
     "jaccard": ("Jaccard overlap", ".2f"),
-    "floor_share_pct": ("Floor share of re-feed sign changes (%)", ".1f"),
+    "floor_share_pct": ("Floor share (%)", ".1f"),
     "p_sign": ("Sign test p", ".2g"),
     "p_sign_holm": ("Sign test p after Holm", ".2g"),
     "p_sign_flip": ("Sign-flip permutation p", ".2g"),
@@ -111,9 +111,11 @@ def _lines(name: str, analysis: dict) -> Iterator[dict]:
         name, "detectable_excess_pp", "", "", _times(100, power["excess"]), n=power["n_problems"]
     )
     for key, group in SEEDS.items():
-        needed = analysis["replica_overlap"]["k_needed"]
-        value = needed and needed[key]
-        note = f"not reached up to K={max(K_GRID)}" if needed and value is None else ""
+        overlap = analysis["replica_overlap"]
+        value, note = None, ""
+        if overlap["by_k"]:
+            value = overlap["k_needed"][key]
+            note = "" if value else f"not reached up to K={overlap['by_k'][-1]['k']}"
         yield _line(name, "k_needed", "", group, value, note=note)
 
 
