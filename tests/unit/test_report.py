@@ -292,7 +292,7 @@ def test_every_configuration_has_a_reading_of_its_tests(context):
     text = beyond_section(context)
     # Six problems, all one way: 2 / 2^6; the largest of three p values of .03 after Holm.
     assert "In “Above” the excess is +55.6 points (95% interval +" in text
-    assert "the passes differ on 6 problems: sign-flip p = 0.031 (exact)" in text
+    assert "the two rates differ on 6 problems: sign-flip p = 0.031 (exact)" in text
     assert "with so few p cannot be below 0.25" in text
     assert (
         "In “Identical” the excess is +0.0 points (no interval: no variance), and no problem"

@@ -74,17 +74,17 @@ def replica_overlap(records: list[dict], k: int, threshold: float) -> dict:
     if not stored or k < 2:
         return {"diverted": None, "by_k": None, "k_needed": None}
     one, other = (_right(stored, p) for p in PASSES[:2])
-    posterior = _posterior(one.sum(axis=2), k)
+    posterior, kind = _posterior(one.sum(axis=2), k)
     cells = np.stack(np.meshgrid(RATES, RATES, indexing="ij"), axis=-1).reshape(-1, len(ARMS))
     # Differing outcomes that would be expected if every continuation were drawn anew.
-    differing = k * (posterior @ (2 * cells * (1 - cells)).sum(axis=1)).sum()
+    differing = k * (posterior @ (2 * cells * (1 - cells)).sum(axis=1))[kind].sum()
     diverted = min(1.0, float((one != other).sum() / differing)) if differing else 0.0
     _, problem = np.unique([record["problem_id"] for record in stored], return_inverse=True)
 
     def overlap(size: int, share: float) -> dict:
         tables = _pair_tables(cells, share)
         expected = (np.round(posterior @ p, 9) for p in _selected(tables, size, threshold))
-        return ratio_interval(*(np.bincount(problem, p) for p in expected))
+        return ratio_interval(*(np.bincount(problem, p[kind]) for p in expected))
 
     models = {"same_seeds": diverted, "fresh_seeds": 1.0}
     by_k = [
@@ -116,8 +116,11 @@ def _right(records: list[dict], name: str) -> np.ndarray:
     )
 
 
-def _posterior(right: np.ndarray, k: int) -> np.ndarray:
-    """Probability of each pair of RATES, [pivot, pair], given counts of right ones [pivot, arm]."""
+def _posterior(right: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each pair of RATES given counts of right continuations, [pivot, arm].
+
+    Returns [kind, pair] and each pivot's kind: pivots with equal counts share a row.
+    """
     pairs, kind, count = np.unique(right, axis=0, return_inverse=True, return_counts=True)
     likelihood = stats.binom.pmf(pairs[:, :, None], k, RATES)
     likelihood = (likelihood[:, 0, :, None] * likelihood[:, 1, None, :]).reshape(len(pairs), -1)
@@ -125,7 +128,7 @@ def _posterior(right: np.ndarray, k: int) -> np.ndarray:
     for _ in range(FIT_STEPS):
         posterior = _normalised(likelihood * prior)
         prior = count @ posterior / count.sum()
-    return _normalised(likelihood * prior)[kind.reshape(-1)]
+    return _normalised(likelihood * prior), kind.reshape(-1)
 
 
 def _normalised(weights: np.ndarray) -> np.ndarray:

@@ -740,7 +740,7 @@ def _beyond_reading(configuration: dict, adjusted: float | None) -> str:
 
 def _sign_flips(test: dict, adjusted: float) -> str:
     text = (
-        f"the passes differ on {_plural(test['n'], 'problem')}: sign-flip p = {test['p']:.2g}"
+        f"the two rates differ on {_plural(test['n'], 'problem')}: sign-flip p = {test['p']:.2g}"
         f" ({test['method']}), {adjusted:.2g} after Holm"
     )
     if test["n"] >= MIN_PROBLEMS:
