@@ -18,6 +18,7 @@ include: "workflow/rules/invariance.smk"
 include: "workflow/rules/trunks.smk"
 include: "workflow/rules/passes.smk"
 include: "workflow/rules/analysis.smk"
+include: "workflow/rules/planning.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -30,9 +31,10 @@ rule all:
     input:
         f"{RESULTS}/report/index.html",
         multiext(f"{RESULTS}/tables/table1", ".csv", ".md", ".tex"),
+        multiext(f"{RESULTS}/tables/statistics", ".csv", ".md", ".tex"),
         expand(
             f"{RESULTS}/figures/figure{{n}}.{{format}}",
-            n=[1, 2, 3],
+            n=FIGURES,
             format=["pdf", "png"],
         ),
         expand(

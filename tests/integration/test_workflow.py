@@ -113,12 +113,24 @@ def test_everything_that_is_promised_is_there(finished):
         "floor_polarity_pct", "excess_pp", "t_clustered", "z",
     ]  # fmt: skip
     assert list(table.configuration) == ["main", "batch-invariant"]
-    for number in (1, 2, 3):
+    statistics = pd.read_csv(results / "tables" / "statistics.csv")
+    assert set(statistics.configuration) == {"main", "batch-invariant"}
+    for number in (1, 2, 3, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
     page = (results / "report" / "index.html").read_text()
     assert "Table 1" in page and "nan" not in page.lower().split() and ">None<" not in page
     assert not re.search(r'(src|href)="https?:', page)
+
+
+def test_plan_needs_no_engine(finished):
+    assert finished.planned("plan") == {"plan": 1}
+    finished.snakemake("plan")
+    plan = pd.read_csv(finished.folder / "results" / "tiny" / "tables" / "plan.csv")
+    assert {2, 4, 8, 16, 32} <= set(plan.k) and (plan.requests > 0).all()
+    assert "planned from “Main pooled”" in (
+        finished.folder / "results" / "tiny" / "tables" / "plan.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_records_are_complete_and_consistent(finished):

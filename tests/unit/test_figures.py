@@ -10,6 +10,7 @@ from matplotlib.text import Text
 
 from replay import figures
 from replay.analysis import analyze
+from replay.beyond import beyond
 
 SEVEN = [
     "Main pooled (t=.7, K=4)",
@@ -46,7 +47,8 @@ RECORDS = [
 
 
 def row(label, pivots, **fields):
-    return {"name": label, "label": label, "model": "m", "analysis": analyze(pivots, 2)} | fields
+    analysis = analyze(pivots, 2) | beyond(pivots, 2)
+    return {"name": label, "label": label, "model": "m", "analysis": analysis} | fields
 
 
 @pytest.fixture
@@ -166,12 +168,56 @@ def test_figure3_with_all_differences_zero(drawn):
     assert [line.get_ydata()[0] for line in drawn[0].axes[0].lines] == [100, 100]
 
 
+def test_figure5_draws_estimates_and_intervals(drawn):
+    curve = [
+        {
+            "threshold": t,
+            "refeed": {"estimate": y, "ci95": [y - 0.2, y + 0.2]},
+            "replica": {"estimate": 1.0, "ci95": None},
+        }
+        for t, y in ((0.5, 0.4), (1.0, 0.7))
+    ]
+    analysis = analyze(RECORDS, 2) | {"jaccard_curve": curve}
+    figures.figure5([{"label": "some", "analysis": analysis}], None, None)
+    (fig,) = drawn
+    (ax,) = fig.axes
+    refeed, *refeed_points = ax.lines[:3]
+    assert list(refeed.get_ydata()) == [0.4, 0.7]
+    assert list(refeed.get_xdata()) == pytest.approx([0.52, 1.02])
+    assert [line.get_markerfacecolor() for line in refeed_points] == [figures.RED] * 2
+    assert [line.get_markerfacecolor() for line in ax.lines[4:]] == ["white"] * 2
+    bars = [collection.get_segments()[0][:, 1].tolist() for collection in ax.collections]
+    assert bars == [pytest.approx([0.2, 0.6]), pytest.approx([0.5, 0.9])]
+    assert ax.get_title() == "some\nn = 4"
+    assert_readable(fig)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_figure5_has_a_panel_a_configuration(drawn, count):
+    figures.figure5([row(label, RECORDS) for label in SEVEN[:count]], None, None)
+    (fig,) = drawn
+    assert_readable(fig)
+    assert fig.get_figwidth() == 3.4
+    panels = [ax for ax in fig.axes if ax.axison]
+    assert len(panels) == count
+    titles = [ax.title.get_window_extent() for ax in panels]
+    assert not any(one.overlaps(other) for one, other in combinations(titles, 2))
+    for ax in panels[-2:]:
+        assert [label.get_text() for label in ax.get_xticklabels() if label.get_visible()]
+
+
+def test_figure5_says_where_nothing_is_selected(drawn):
+    figures.figure5([row("none", [])], None, None)
+    assert [text.get_text() for text in drawn[0].axes[0].texts] == ["nothing is selected"]
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda: figures.figure1([], 2, "demo", None, None), "No eligible pivots"),
         (lambda: figures.figure1(RECORDS[4:], 2, "demo", None, None), "none of 1 has"),
         (lambda: figures.figure2([], None, None), "No configurations"),
+        (lambda: figures.figure5([], None, None), "No configurations"),
         (lambda: figures.figure3({"stock": []}, None, None), "No pivot has a greedy probe"),
         (lambda: figures.figure3({"a": [record(0, 0, 0, 0)]}, None, None), "No pivot has a greedy"),
     ],
@@ -192,12 +238,12 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
     for attempt in ("one", "two"):
         (tmp_path / attempt).mkdir()
         pdfs, pngs = (
-            [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3)]
+            [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3, 5)]
             for suffix in ("pdf", "png")
         )
         figures.draw_all(rows, pdfs, pngs)
         files.append([path.read_bytes() for path in pdfs + pngs])
     assert files[0] == files[1]
-    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:3])
+    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:4])
     # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
-    assert int.from_bytes(files[0][3][16:20], "big") == 1400
+    assert int.from_bytes(files[0][4][16:20], "big") == 1400

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from replay.analysis import analyze
+from replay.beyond import beyond
 from replay.config import load_schema
 from replay.report import answer, build_report, reading, verdict
 from replay.tables import table1
@@ -30,13 +31,17 @@ def records(*problems):
     ]
 
 
+def analysed(rows):
+    return analyze(rows, k=1) | beyond(rows, k=1)
+
+
 def configuration(label, *problems, **fields):
     return {
         "name": label.lower().replace(" ", "_"),
         "label": label,
         "model": "Some-Model",
         "numerics": "stock",
-        "analysis": analyze(records(*problems), k=1),
+        "analysis": analysed(records(*problems)),
         "settings": {"continuations.k": 1},
         "cohorts": [],
         "note": "",
@@ -158,7 +163,8 @@ def context(tmp_path):
         "engine": {"vllm": "0.22.1", "threads": None},
         "counts": {"trunk_rollouts": 48, "trunk_accuracy": None, "pivots": 70, "requests": 1234},
         "table": table1(cases),
-        "figures": {n: png for n in (1, 2, 3)},
+        "figures": {n: png for n in (1, 2, 3, 5)},
+        "needed": "Nothing is observed over K.",
         "generated": "0123abc",
     }
 
@@ -203,6 +209,7 @@ def test_page_is_well_formed_and_in_order(context):
         "Selection of critical tokens",
         "Other conditions",
         "Bit-level account",
+        "Beyond the paper's statistics",
         "Cache hits and flags",
         "Cohorts and screening",
         "Settings",
@@ -213,7 +220,7 @@ def test_page_is_well_formed_and_in_order(context):
 def test_page_is_self_contained(context):
     html = build_report(context)
     page = Page(html)
-    assert len(page.images) == 3
+    assert len(page.images) == 4
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
     assert "<script" not in html and "http" not in html and "url(" not in html
@@ -267,11 +274,44 @@ def test_page_of_an_empty_run(context):
     assert "This run cannot tell" in text and "Nothing was recorded." in text
 
 
+def beyond_section(context):
+    html = build_report(context)
+    section = html[html.index('<section class="statistics">') :]
+    return " ".join(" ".join(Page(section[: section.index("</section>") + 10]).text).split())
+
+
+def test_second_table_and_figure_5_are_in_their_section(context):
+    text = beyond_section(context)
+    assert "Table 2. Intervals, tests and conditions" in text
+    assert "Figure 5. Selection overlap against threshold." in text
+    assert "Nothing is observed over K." in text
+    assert "Above Below Level Few Identical Nothing Excess (pp) +55.6 [" in text
+
+
+def test_every_configuration_has_a_reading_of_its_tests(context):
+    text = beyond_section(context)
+    # Six problems, all one way: 2 / 2^6; the largest of three p values of .03 after Holm.
+    assert "In “Above” the excess is +55.6 points (95% interval +" in text
+    assert "the two rates differ on 6 problems: sign-flip p = 0.031 (exact)" in text
+    assert "with so few p cannot be below 0.25" in text
+    assert (
+        "In “Identical” the excess is +0.0 points (no interval: no variance), and no problem"
+        " differs, so there is nothing to test." in text
+    )
+    assert "In “Nothing” no pivot is eligible, so there is nothing to test." in text
+    assert "the floor explains 0% (no interval: no variance) of the re-feed sign changes" in text
+
+
+def test_a_floor_above_the_refeed_is_said(context):
+    context["configurations"] = [configuration("Mixed", "ffr", "ff", "rf")]
+    assert "so the floor explains all of it" in beyond_section(context)
+
+
 def test_outcomes_appear_when_recorded(context):
     graded = {name: {"actual": ["right"], "alt": ["truncated"]} for name in ("exact1", "exact2")}
     rows = [r | {"outcomes": graded | {"refeed": graded["exact1"]}} for r in records("s")]
     before = Page(build_report(context)).tables
-    context["configurations"][0] = ABOVE | {"analysis": analyze(rows, k=1)}
+    context["configurations"][0] = ABOVE | {"analysis": analysed(rows)}
     page = Page(build_report(context))
     assert page.tables == before + 1 and "How the continuations were graded" in page.text
 

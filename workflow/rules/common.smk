@@ -30,6 +30,7 @@ except ConfigError as error:
 
 TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
 RESULTS = f"results/{STUDY.config['run']}"
+FIGURES = [1, 2, 3, 5]
 
 
 LOCKS = []  # open files: closing one would release it

@@ -1,4 +1,4 @@
-"""In: records and analyses. Out: Table 1, Figures 1 to 3 and the page."""
+"""In: records and analyses. Out: Table 1, the figures and the page."""
 
 
 localrules:
@@ -35,9 +35,9 @@ rule figures:
         records=per_configuration("records/{configuration}.json"),
         analyses=per_configuration("analysis/{configuration}.json"),
     output:
-        pdf=expand(f"{RESULTS}/figures/figure{{n}}.pdf", n=[1, 2, 3]),
+        pdf=expand(f"{RESULTS}/figures/figure{{n}}.pdf", n=FIGURES),
         png=report(
-            expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
+            expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
             caption="../report/figures.rst",
             category="Figures",
         ),
@@ -65,7 +65,7 @@ rule report:
         ),
         invariance=invariance_checks,
         table=f"{RESULTS}/tables/table1.csv",
-        figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
+        figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
     output:
         f"{RESULTS}/report/index.html",
     log:

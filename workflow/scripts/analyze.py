@@ -1,6 +1,7 @@
 """Analyse the records of one configuration."""
 
 from replay.analysis import analyze
+from replay.beyond import beyond
 from replay.job import logged
 from replay.storage import read_json, write_json
 
@@ -8,7 +9,8 @@ from replay.storage import read_json, write_json
 def main(snakemake):
     with logged(snakemake.log[0]):
         records = read_json(snakemake.input[0])
-        write_json(snakemake.output[0], analyze(records["pivots"], records["config"]["k"]))
+        pivots, k = records["pivots"], records["config"]["k"]
+        write_json(snakemake.output[0], analyze(pivots, k) | beyond(pivots, k))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures 1 to 3 as PDF and PNG."""
+"""The figures as PDF and PNG."""
 
 from replay.figures import draw_all
 from replay.job import logged

@@ -137,15 +137,15 @@ def analyze(records: list[dict], k: int) -> dict:
     return {
         "n_records": len(frame),
         "n_problems": int(frame["problem_id"].nunique()),
-        "common_set": _both(common),
-        "exact1_conditioned": _both(frame[frame["A_exact1"] != 0]),
+        "common_set": sign_changes(common),
+        "exact1_conditioned": sign_changes(frame[frame["A_exact1"] != 0]),
         "eligibility_sources": _eligibility(common),
         "bias": _bias(common),
         "mcnemar": _mcnemar(common),
         "clustered": _clustered(common),
         "critical_token_jaccard": {f"thr_{t}": _selection(frame, t, k) for t in THRESHOLDS},
-        f"margin_lt_{MARGIN_SPLIT}": _both(common[low_margin]),
-        f"margin_ge_{MARGIN_SPLIT}": _both(common[~low_margin]),
+        f"margin_lt_{MARGIN_SPLIT}": sign_changes(common[low_margin]),
+        f"margin_ge_{MARGIN_SPLIT}": sign_changes(common[~low_margin]),
         "greedy_probe": _probes(frame, _saturation(records, frame)),
         "cache_instrumentation": _cache(frame),
         "prompt_only": _prompt_only(frame, common),
@@ -158,7 +158,8 @@ def _share(count, total) -> float | None:
     return float(count / total) if total else None
 
 
-def _both(frame: pd.DataFrame) -> dict:
+def sign_changes(frame: pd.DataFrame) -> dict:
+    """Counts and rates of sign changes over a set of pivots, re-feed beside the floor."""
     return {"refeed": _rates(frame, "refeed"), "floor": _rates(frame, "exact2")}
 
 

@@ -1,4 +1,4 @@
-"""Figures 1 to 3 of the paper, each as a PDF and a PNG, from records and analyses.
+"""Figures 1 to 3 of the paper, and figure 5, each as a PDF and a PNG, from records and analyses.
 
 Fonts are at least 7 pt at the drawn size (3.4 to 7 inches wide). Colour never carries meaning
 alone: re-feed is red and hatched or marked by a square, the replica floor grey and plain or marked
@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from replay.analysis import common_set, flipped, pivot_frame
@@ -41,6 +42,11 @@ STYLE = {
 }
 # Width of a digit at 7 pt, and of a panel of figure 1 beside or above the other.
 DIGIT_PT, BESIDE_PT, STACKED_PT = 4.6, 200, 460
+# Figure 5: the label, colour, marker and line of each comparison.
+OVERLAPS = {
+    "refeed": ("re-feed", RED, "s", "-"),
+    "replica": ("replica", GREY, "o", "--"),
+}
 # One a series of figure 3; the first, solid one has filled markers.
 LINES = ("-", "--", ":", "-.")
 # Steps drawn per curve of figure 3; more would only swell the PDF.
@@ -48,7 +54,7 @@ MAX_STEPS = 2000
 
 
 def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
-    """Figures 1 to 3 of a run, in that order, into three PDF and three PNG files.
+    """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF and PNG files.
 
     ``rows`` are those of ``tables.table1`` with ``numerics`` and ``records`` (a records file's
     content). Figure 1 shows the first row, figure 3 pools all rows with the same numerics.
@@ -62,6 +68,7 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     for row in rows:
         series.setdefault(f"{row['numerics']} numerics", []).extend(row["records"]["pivots"])
     figure3(series, pdfs[2], pngs[2])
+    figure5(rows, pdfs[3], pngs[3])
 
 
 def figure1(records: list[dict], k: int, title: str, pdf: str | Path, png: str | Path) -> None:
@@ -234,6 +241,62 @@ def _steps(deltas: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, n
     x = [span[0], *deltas[ranks - 1], span[1]]
     y = [zeros, *ranks, len(deltas)]
     return np.array(x), 100 * np.array(y) / len(deltas)
+
+
+def figure5(rows: list[dict], pdf: str | Path, png: str | Path) -> None:
+    """Selection overlap with exact pass 1 against the threshold, a panel a configuration.
+
+    ``rows`` are those of ``tables.table1``. Bars are the problem-bootstrap intervals; a hollow
+    marker has none, because the interval is undefined. Where nothing is selected there is no
+    point.
+    """
+    if not rows:
+        _message("No configurations.", pdf, png)
+        return
+    columns = min(2, len(rows))
+    lines = -(-len(rows) // columns)
+    with plt.rc_context(STYLE):
+        fig, axes = plt.subplots(
+            lines, columns, figsize=(3.4, 0.75 + 1.5 * lines), sharex=True, sharey=True,
+            squeeze=False, layout="constrained",
+        )  # fmt: skip
+        for ax in axes.flat[len(rows) :]:
+            ax.set_axis_off()
+        for ax, row in zip(axes.flat, rows, strict=False):
+            _overlap_panel(ax, row)
+        for ax in axes.flat[max(0, len(rows) - columns) : len(rows)]:
+            ax.tick_params(labelbottom=True)
+        axes[0, 0].set(xlim=(0, 1.08), ylim=(-0.03, 1.06), yticks=[0, 0.5, 1])
+        axes[0, 0].set_xticks([0, 0.5, 1])
+        fig.supxlabel(r"selected if $|\hat{A}_t| \geq$ threshold", fontsize=8)
+        fig.supylabel("Jaccard overlap with exact pass 1", fontsize=8)
+        handles = [
+            Line2D([], [], color=color, marker=marker, linestyle=line, markersize=3.5, lw=1,
+                   label=label)
+            for label, color, marker, line in OVERLAPS.values()
+        ]  # fmt: skip
+        fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+        _save(fig, pdf, png)
+
+
+def _overlap_panel(ax: Axes, row: dict) -> None:
+    curve = row["analysis"]["jaccard_curve"]
+    # The two series stand beside each other, not on top.
+    shift = min(0.02, 0.15 / len(curve))
+    for side, (name, (_, color, marker, line)) in zip((1, -1), OVERLAPS.items(), strict=True):
+        points = [(p["threshold"] + side * shift, p[name]) for p in curve]
+        drawn = [(x, p["estimate"], p["ci95"]) for x, p in points if p["estimate"] is not None]
+        ax.plot([x for x, *_ in drawn], [y for _, y, _ in drawn], line, color=color, lw=1)
+        for x, y, interval in drawn:
+            fill = color if interval else "white"
+            if interval:
+                ax.vlines(x, *interval, color=color, lw=0.9)
+            ax.plot(x, y, marker, color=color, markerfacecolor=fill, markersize=3.5, lw=0)
+    sides = row["analysis"]["common_set"]["refeed"]
+    label = textwrap.fill(row["label"], 26)
+    ax.set_title(f"{label}\nn = {sides['n']}", fontsize=7)
+    if not any(p[name]["estimate"] is not None for p in curve for name in OVERLAPS):
+        ax.text(0.53, 0.5, "nothing is selected", ha="center", fontsize=7)
 
 
 def _message(text: str, pdf: str | Path, png: str | Path) -> None:

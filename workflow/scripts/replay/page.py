@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from replay.planning import needed_sentence
 from replay.protocol import PASSES
 from replay.storage import read_json
 
@@ -33,10 +34,11 @@ def gather(
     `.../<configuration>/<shard>`.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
-    configurations = [
-        _configuration(row, read_json(record), read_json(analysis), reports)
+    read = [
+        row | {"records": read_json(record), "analysis": read_json(analysis)}
         for row, record, analysis in zip(rows, records, analyses, strict=True)
     ]
+    configurations = [_configuration(row, row["records"], row["analysis"], reports) for row in read]
     engines = [(Path(f).parent.name, facts) for f in passes for facts in _engines(f)]
     return {
         "run": run,
@@ -46,7 +48,8 @@ def gather(
         "engine": _merged(engines),
         "counts": _counts(configurations, passes),
         "table": pd.read_csv(table),
-        "figures": {number: Path(path) for number, path in enumerate(figures, start=1)},
+        "figures": {int(Path(path).stem.removeprefix("figure")): Path(path) for path in figures},
+        "needed": needed_sentence(read),
         "main": rows[0]["name"],
         "generated": commit(),
     }

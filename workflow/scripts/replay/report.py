@@ -13,6 +13,8 @@ import jinja2
 
 from replay.analysis import MARGIN_SPLIT
 from replay.config import SECTIONS, load_schema
+from replay.inference import holm
+from replay.statistics_table import printed_statistics, statistics_table
 from replay.tables import UNDEFINED, excess_pp, number, printed
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "report.html.j2"
@@ -25,6 +27,7 @@ REQUIRED = {
     "counts",
     "table",
     "figures",
+    "needed",
     "generated",
 }
 LEVEL = 0.05
@@ -32,6 +35,7 @@ LEVEL = 0.05
 MIN_PROBLEMS = 6
 # The answer names up to this many configurations; the list under Table 1 names all.
 MAX_NAMED = 3
+OVERLAP_FIGURE = 5
 COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
 PASS_NAMES = {"exact1": "exact 1", "exact2": "exact 2", "refeed": "re-feed"}
 
@@ -62,9 +66,10 @@ def build_report(context: dict) -> str:
     screened, window, requested, found, scanned, problems: [{index, accuracy, admitted}], note}),
     ``engine`` (facts by name), ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests},
     ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
-    2: ..., 3: ...}. A cohort's window is [first, last] problem; ``settings`` are the sections of
-    the configuration file under dotted names. Optional: ``main``, the name of the configuration
-    that figure 1 shows (default: the first).
+    2: ..., 3: ..., 5: ...}, and ``needed``, the result of ``planning.needed_sentence``. A cohort's
+    window is [first, last] problem; ``settings`` are the sections of the configuration file under
+    dotted names. Optional: ``main``, the name of the configuration that figure 1 shows (default:
+    the first).
 
     Raises ValueError if a required key is missing.
     """
@@ -73,6 +78,7 @@ def build_report(context: dict) -> str:
     configurations = context["configurations"]
     schema = load_schema()
     meanings = {name: text for s in SECTIONS for name, text in _described(s, schema["$defs"][s])}
+    figures = _figures(context)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -86,10 +92,12 @@ def build_report(context: dict) -> str:
         readings=[_sentence(reading(c)) for c in configurations],
         min_problems=MIN_PROBLEMS,
         table1=_table1(context["table"], configurations),
-        figures=_figures(context),
+        figures=[f for f in figures if f["number"] != OVERLAP_FIGURE],
         selection=_selection(configurations),
         robustness=_robustness(configurations),
         bits=_bits(configurations),
+        beyond=_beyond(configurations, context["needed"])
+        | {"figures": [f for f in figures if f["number"] == OVERLAP_FIGURE]},
         outcomes=_outcomes(configurations),
         cache=_cache(configurations),
         cohorts=_cohorts(configurations),
@@ -261,11 +269,17 @@ def _figures(context: dict) -> list[dict]:
     configurations = context["configurations"]
     shown = context.get("main") or (configurations[0]["name"] if configurations else None)
     main = [c for c in configurations if c["name"] == shown]
-    meanings = {1: _figure1(main), 2: _figure2(configurations), 3: _figure3(configurations)}
+    meanings = {
+        1: _figure1(main),
+        2: _figure2(configurations),
+        3: _figure3(configurations),
+        OVERLAP_FIGURE: _figure5(configurations),
+    }
     titles = {
         1: "Joint distribution of the credit estimate",
         2: "Sign changes by configuration",
         3: "Distribution of the first-token logprob difference",
+        OVERLAP_FIGURE: "Selection overlap against threshold",
     }
     return [
         {
@@ -334,6 +348,28 @@ def _figure3(configurations: list[dict]) -> str:
     return (
         f"{what} Over the configurations with probes the replica does so at"
         f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%."
+    )
+
+
+def _figure5(configurations: list[dict]) -> str:
+    what = (
+        "Pivots are selected where the estimate is at least the threshold in size, at every"
+        " multiple of 1/K; n counts eligible pivots. Bars are 95% intervals from resampled"
+        " problems, and a hollow marker has none because it is undefined there, as where all"
+        " problems agree. Where nothing is selected there is no marker."
+    )
+    points = [
+        point
+        for c in configurations
+        for point in c["analysis"]["jaccard_curve"]
+        if point["refeed"]["estimate"] is not None and point["replica"]["estimate"] is not None
+    ]
+    if not points:
+        return f"{what} No configuration selects anything."
+    below = sum(p["refeed"]["estimate"] < p["replica"]["estimate"] for p in points)
+    return (
+        f"{what} Re-feed lies below the replica at {below} of"
+        f" {_plural(len(points), 'threshold')} over all configurations."
     )
 
 
@@ -636,3 +672,91 @@ def _counts(counts: dict) -> list[tuple[str, str]]:
         ("pivots", _count(counts["pivots"])),
         ("continuation and probe requests", _count(counts["requests"])),
     ]
+
+
+STATISTICS = {
+    "Intervals": "95%, from 10,000 resamples of whole problems (bias-corrected and accelerated"
+    " bootstrap). Where one is undefined the reason stands in its place: “no variance” where all"
+    " problems show the same, “one problem”, or “empty resamples” where a resample has nothing to"
+    " divide by. With a handful of problems they are too narrow: go by the exact tests then",
+    "Excess": "re-feed minus replica sign changes, percentage points of eligible pivots",
+    "re-feed / replica": "two values in one cell are those of re-feed and of the replica",
+    "Offset": "tokens past the block boundary, which both exact passes compute anew as well",
+    "Margin decile": "tenths of the eligible pivots by margin, the least decided first; equal"
+    " margins stay together, so there can be fewer. tables/statistics.csv has their bounds and n",
+    "Floor share": "replica sign changes as a share of re-feed sign changes: the part of the"
+    " re-feed disagreement that repeating the measurement shows as well. Above 100% the replica"
+    " disagrees more often than re-feed, and nothing is left for re-feeding to explain",
+    "Sign test, sign-flip permutation": "two-sided, over problems: could as many problems lean the"
+    " same way, or as large a mean difference arise, if each problem's difference were as likely"
+    " to have the other sign? Exact up to 40 problems that differ, else seeded sampling",
+    "McNemar": "the exact test over single pivots, which takes pivots of one problem as unrelated",
+    "after Holm": "adjusted for testing every configuration that has a p",
+    "unsaturated": "without pivots at which all compared logprobs are exactly 0.0",
+    "Detectable excess": "the smallest mean difference over problems that as many problems, as"
+    " unlike each other as these, show with 80% power at the 5% level",
+    "K for a Jaccard of 0.9": "continuations from which two exact passes select sets at 0.5 that"
+    " overlap this much, by a model of the stored outcomes that goes up to twice their K: with the"
+    " same seeds, and with other seeds in the second pass. Without stored outcomes, or with one an"
+    " arm, there is none",
+    "Grader": "the same continuations, graded by another rule, on the pivots eligible under it",
+}
+
+
+def _beyond(configurations: list[dict], needed: str) -> dict:
+    labels = {c["name"]: c["label"] for c in configurations}
+    text = printed_statistics(statistics_table(configurations), labels)
+    columns = dict.fromkeys(text.columns, "")
+    adjusted = holm(c["analysis"]["tests"]["sign_flip"]["p"] for c in configurations)
+    return {
+        "table": _table("Table 2. Intervals, tests and conditions", columns, text.values.tolist()),
+        "meanings": STATISTICS,
+        "readings": [
+            _sentence(_beyond_reading(c, p)) for c, p in zip(configurations, adjusted, strict=True)
+        ]
+        + [needed],
+    }
+
+
+def _beyond_reading(configuration: dict, adjusted: float | None) -> str:
+    """One clause on what intervals and tests add for one configuration."""
+    analysis, label = configuration["analysis"], f"“{configuration['label']}”"
+    intervals, test = analysis["intervals"], analysis["tests"]["sign_flip"]
+    if intervals["excess"]["estimate"] is None:
+        return f"in {label} no pivot is eligible, so there is nothing to test"
+    excess = f"the excess is {_with_interval(intervals['excess'], '+z.1f', ' points')}"
+    if test["p"] is None:
+        return f"in {label} {excess}, and no problem differs, so there is nothing to test"
+    parts = [f"in {label} {excess}", _sign_flips(test, adjusted)]
+    if intervals["floor_share"]["estimate"] is not None:
+        parts.append(_floor_share(intervals["floor_share"]))
+    if power := analysis["detectable_excess"]["excess"]:
+        parts.append(
+            f"{_plural(analysis['detectable_excess']['n_problems'], 'problem')} like these can show"
+            f" an excess of {100 * power:.1f} points or more"
+        )
+    return "; ".join(parts)
+
+
+def _sign_flips(test: dict, adjusted: float) -> str:
+    text = (
+        f"the two rates differ on {_plural(test['n'], 'problem')}: sign-flip p = {test['p']:.2g}"
+        f" ({test['method']}), {adjusted:.2g} after Holm"
+    )
+    if test["n"] >= MIN_PROBLEMS:
+        return text
+    return f"{text}; with so few p cannot be below {2 * 0.5 ** test['n']:.2g}"
+
+
+def _floor_share(share: dict) -> str:
+    if share["estimate"] > 1:
+        return "the replica disagrees more often than re-feed, so the floor explains all of it"
+    return f"the floor explains {_with_interval(share, '.0f', '%')} of the re-feed sign changes"
+
+
+def _with_interval(result: dict, spec: str, unit: str) -> str:
+    text = f"{format(100 * result['estimate'], spec)}{unit}"
+    if not result["ci95"]:
+        return f"{text} (no interval: {result['undefined']})"
+    low, high = (format(100 * bound, spec) for bound in result["ci95"])
+    return f"{text} (95% interval {low} to {high})"

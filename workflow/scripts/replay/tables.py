@@ -110,18 +110,23 @@ def write_table(
     first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
-    text = printed(table)
-    write_text(markdown, markdown_table(text))
+    write_printed(printed(table), 2, markdown, latex)
+
+
+def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
+    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
+    write_text(markdown, markdown_table(text, texts))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
-    body = style.to_latex(hrules=True, column_format="ll" + "r" * (len(text.columns) - 2))
+    layout = "l" * texts + "r" * (len(text.columns) - texts)
+    body = style.to_latex(hrules=True, column_format=layout)
     needs = "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
     write_text(latex, needs + body)
 
 
-def markdown_table(text: pd.DataFrame) -> str:
-    """A table of strings in Markdown; all columns but the first two are aligned to the right."""
-    rule = ["---"] * 2 + ["---:"] * (len(text.columns) - 2)
+def markdown_table(text: pd.DataFrame, texts: int) -> str:
+    """A table of strings as Markdown; its first ``texts`` columns are set left, others right."""
+    rule = ["---"] * texts + ["---:"] * (len(text.columns) - texts)
     lines = [list(text.columns), rule, *text.to_numpy().tolist()]
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
@@ -172,6 +177,6 @@ def write_invariance(
     table = invariance_table({Path(path).stem: read_json(path) for path in checks})
     write_text(csv, table.to_csv(index=False))
     text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
-    shown = markdown_table(text.replace({"<NA>": UNDEFINED}))
+    shown = markdown_table(text.replace({"<NA>": UNDEFINED}), texts=2)
     write_text(markdown, shown)
     print(shown, file=console)
