@@ -9,6 +9,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
+from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.storage import lock_folder
 
@@ -28,6 +29,13 @@ except ConfigError as error:
     raise WorkflowError(str(error))
 
 TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
+# Where the records of a published run come from, for its page.
+PROVENANCE = (
+    published.provenance(STUDY.config["published"], STUDY.config["paper"])
+    | {"note": STUDY.note}
+    if STUDY.is_published
+    else None
+)
 RESULTS = f"results/{STUDY.config['run']}"
 
 

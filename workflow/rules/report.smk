@@ -24,7 +24,7 @@ rule table:
     conda:
         "../../envs/analysis.yaml"
     params:
-        job={"rows": STUDY.rows, "code": code_digest("table")},
+        job={"rows": STUDY.rows, "note": STUDY.note, "code": code_digest("table")},
     script:
         "../scripts/table.py"
 
@@ -64,6 +64,7 @@ rule report:
         ),
         table=f"{RESULTS}/tables/table1.csv",
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=[1, 2, 3]),
+        claims=[f"{RESULTS}/claims.csv"] if STUDY.is_published else [],
     output:
         f"{RESULTS}/report/index.html",
     log:
@@ -75,6 +76,7 @@ rule report:
             "run": STUDY.config["run"],
             "title": STUDY.config["title"],
             "rows": STUDY.rows,
+            "published": PROVENANCE,
             "code": code_digest("report", data=TEMPLATES),
         },
     script:

@@ -7,12 +7,15 @@ from replay.tables import table1, write_table
 
 def main(snakemake):
     with logged(snakemake.log[0]):
+        job = snakemake.params.job
+        if job["note"]:
+            print(job["note"])
         rows = [
             row | {"analysis": read_json(path)}
-            for row, path in zip(snakemake.params.job["rows"], snakemake.input, strict=True)
+            for row, path in zip(job["rows"], snakemake.input, strict=True)
         ]
         output = snakemake.output
-        write_table(table1(rows), output.csv, output.md, output.tex)
+        write_table(table1(rows), output.csv, output.md, output.tex, job["note"])
 
 
 if __name__ == "__main__":

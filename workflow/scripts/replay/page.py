@@ -25,12 +25,15 @@ def gather(
     passes: list[str],
     table: str,
     figures: list[str],
+    published: dict | None = None,
+    claims: str | None = None,
 ) -> dict:
     """Context of `report.build_report`.
 
     `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and
     `analyses` are their files in the same order; `passes` are folders
-    `.../<configuration>/<shard>`.
+    `.../<configuration>/<shard>`. A run on published records has `published`, where they come from
+    and what is left out, and `claims`, the file of the paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     configurations = [
@@ -49,6 +52,8 @@ def gather(
         "figures": {number: Path(path) for number, path in enumerate(figures, start=1)},
         "main": rows[0]["name"],
         "generated": commit(),
+        "published": published
+        and published | {"claims": pd.read_csv(claims, dtype=str, keep_default_na=False)},
     }
 
 

@@ -64,7 +64,8 @@ def build_report(context: dict) -> str:
     ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
     2: ..., 3: ...}. A cohort's window is [first, last] problem; ``settings`` are the sections of
     the configuration file under dotted names. Optional: ``main``, the name of the configuration
-    that figure 1 shows (default: the first).
+    that figure 1 shows (default: the first), and ``published``, in a run on published records:
+    {repository, commit, files: [{name, path, sha256, local}], note, claims (of ``claims.check``)}.
 
     Raises ValueError if a required key is missing.
     """
@@ -97,6 +98,7 @@ def build_report(context: dict) -> str:
         settings=_settings(configurations, meanings),
         engine=_engine(context["engine"]),
         counts=_counts(context["counts"]),
+        published=_published(context.get("published")),
     )
 
 
@@ -636,3 +638,49 @@ def _counts(counts: dict) -> list[tuple[str, str]]:
         ("pivots", _count(counts["pivots"])),
         ("continuation and probe requests", _count(counts["requests"])),
     ]
+
+
+def _published(facts: dict | None) -> dict | None:
+    """Where published records come from, and what they say of the paper's claims."""
+    if facts is None:
+        return None
+    columns = {
+        "File": "as this workflow names it",
+        "Path": "in the repository",
+        "Taken from": "a local folder, or downloaded",
+        "sha256": "the pinned one, which the file has",
+    }
+    rows = [
+        [f["name"], f["path"], "local folder" if f["local"] else "download", f["sha256"]]
+        for f in facts["files"]
+    ]
+    return {
+        **{name: facts[name] for name in ("repository", "commit", "note")},
+        "files": _table("Record files", columns, rows, texts=len(columns)),
+        "claims": _claims(facts["claims"]),
+    }
+
+
+def _claims(claims) -> dict:
+    columns = {
+        "Claim": "section of the paper and what it says there",
+        "Quantity": "what is recomputed, or the condition that decides a statement",
+        "Claimed": "as the paper prints it",
+        "Recomputed": "at the precision of the claim, or why it cannot be",
+        "Verdict": "match: equal at the printed precision",
+    }
+    texts = claims[["id", "quantity", "claimed", "recomputed", "verdict"]]
+
+    def table(caption: str, rows) -> dict:
+        return _table(caption, columns, rows.to_numpy().tolist(), texts=len(columns))
+
+    differing = texts[claims["verdict"] == "differs"]
+    counts = claims["verdict"].value_counts()
+    return {
+        "counts": [
+            (verdict, int(counts.get(verdict, 0)))
+            for verdict in ("match", "differs", "not derivable")
+        ],
+        "differing": table("Claims that differ", differing) if len(differing) else None,
+        "every": table("Every claim", texts),
+    }

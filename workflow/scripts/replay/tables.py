@@ -86,21 +86,21 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_table(
-    table: pd.DataFrame, csv: str | Path, markdown: str | Path, latex: str | Path
+    table: pd.DataFrame, csv: str | Path, markdown: str | Path, latex: str | Path, note: str = ""
 ) -> None:
-    """Write ``table1``'s result: numbers to ``csv``, the printed form to the other two.
+    """Write ``table1``'s result: numbers to ``csv``, the printed form and ``note`` to the others.
 
     The CSV leaves undefined values empty. The LaTeX file is one tabular for ``\\input``; its
     first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
     text = printed(table)
-    write_text(markdown, _markdown(text))
+    write_text(markdown, _markdown(text) + (f"\n{note}.\n" if note else ""))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
     body = style.to_latex(hrules=True, column_format="ll" + "r" * (len(text.columns) - 2))
     needs = "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
-    write_text(latex, needs + body)
+    write_text(latex, needs + (f"% {note}\n" if note else "") + body)
 
 
 def _markdown(text: pd.DataFrame) -> str:
