@@ -348,7 +348,8 @@ def flat_in_margin(what: str) -> Recompute:
         low = common["margin"] < MARGIN_SPLIT
         p = stats.ttest_ind(values[low], values[~low], equal_var=False).pvalue
         below, above = 100 * values[low].mean(), 100 * values[~low].mean()
-        return Decided(p >= LEVEL, f"{below:.1f}% below, {above:.1f}% from 0.3 up, p = {p:.2f}")
+        shown = f"{below:.1f}% below, {above:.1f}% from 0.3 up, p = {number(p, '.2f')}"
+        return Decided(not p < LEVEL, shown)  # p is NaN where nothing varies
 
     return recompute
 

@@ -74,14 +74,14 @@ CONFIGURATIONS = {
         ),
         PublishedConfiguration(
             "greedy",
-            "Greedy continuations (t=0, K=1; first campaign)",
+            "Greedy (t=0, K=1; campaign 1)",
             "Qwen2.5-7B-Instruct",
             ("campaign1_temp0",),
             in_figure3=False,
         ),
         PublishedConfiguration(
             "grpo",
-            "GRPO checkpoint (t=0.7, K=4; first campaign)",
+            "GRPO (t=0.7, K=4; campaign 1)",
             "SimpleRL-Zoo-7B",
             ("campaign1_grpo",),
             in_figure3=False,

@@ -6,6 +6,7 @@ markup. Nothing is claimed that the numbers passed in do not say.
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -675,12 +676,11 @@ def _claims(claims) -> dict:
         return _table(caption, columns, rows.to_numpy().tolist(), texts=len(columns))
 
     differing = texts[claims["verdict"] == "differs"]
-    counts = claims["verdict"].value_counts()
+    counts = Counter(claims["verdict"])
     return {
-        "counts": [
-            (verdict, int(counts.get(verdict, 0)))
-            for verdict in ("match", "differs", "not derivable")
-        ],
+        "summary": f"Of {_plural(len(claims), 'claim')} in the abstract, sections 3 to 5 and the"
+        f" captions, {counts['match']} match, {counts['differs']} differ and"
+        f" {counts['not derivable']} cannot be derived from these records.",
         "differing": table("Claims that differ", differing) if len(differing) else None,
         "every": table("Every claim", texts),
     }
