@@ -678,9 +678,9 @@ def _claims(claims) -> dict:
     differing = texts[claims["verdict"] == "differs"]
     counts = Counter(claims["verdict"])
     return {
-        "summary": f"Of {_plural(len(claims), 'claim')} in the abstract, sections 3 to 5 and the"
-        f" captions, {counts['match']} match, {counts['differs']} differ and"
-        f" {counts['not derivable']} cannot be derived from these records.",
+        "summary": f"{_plural(len(claims), 'claim')} in the abstract, sections 3 to 5 and the"
+        f" captions; match: {counts['match']}, differs: {counts['differs']}, not derivable:"
+        f" {counts['not derivable']}.",
         "differing": table("Claims that differ", differing) if len(differing) else None,
         "every": table("Every claim", texts),
     }
