@@ -272,7 +272,7 @@ def test_pooled_files_hold_every_pivot_once(tmp_path):
         ]  # fmt: skip
     sections = result["config"]["sections"]
     assert result["config"]["k"] == sections["continuations"]["k"] == 4
-    assert sections["cohort"]["scan_start"] == [0, 20] and sections["cohort"]["problems"] == 2
+    assert sections["cohort"]["scan_start"] == [0, 20] and sections["cohort"]["problems"] == [2, 2]
     assert sections["continuations"]["temperature"] == sections["trunks"]["temperature"] == 0.7
     assert analyze(result["pivots"], 4)["n_records"] == 4
 

@@ -312,3 +312,14 @@ def test_no_table_of_differences_where_none_differs(published):
     claims = published["published"]["claims"].query("verdict != 'differs'")
     page = build_report(published | {"published": published["published"] | {"claims": claims}})
     assert "Claims that differ" not in page and "differs: 0" in page
+
+
+def test_figure_3_says_what_it_does_not_show(context):
+    deltas = {f"greedy_first_logprob_delta_{name}": 0.0 for name in ("exact2", "refeed")}
+    analysis = analyze([r | deltas for r in records("rs")], k=1)
+    cases = [
+        configuration("In", analysis=analysis),
+        configuration("Out", analysis=analysis, in_figure3=False),
+    ]
+    page = build_report(context | {"configurations": cases, "table": table1(cases)})
+    assert "Not drawn: “Out”." in page

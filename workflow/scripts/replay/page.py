@@ -69,7 +69,7 @@ def _configuration(row: dict, records: dict, analysis: dict, reports: dict) -> d
         ]
         cohorts.append(report)
     return {
-        **{name: row[name] for name in ("name", "label", "model", "numerics")},
+        **{name: row[name] for name in ("name", "label", "model", "numerics", "in_figure3")},
         "analysis": analysis,
         "settings": flatten(records["config"]["sections"]),
         "cohorts": cohorts,

@@ -267,14 +267,17 @@ def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
 def _sections(settings: list[dict]) -> dict:
     """The published settings under the names that this workflow's configuration gives them."""
 
+    def each(name: str) -> list:
+        return [s.get(name) for s in settings]
+
     def common(name: str) -> Any:
-        """The value that all files share, or the different ones in their order."""
-        values = [s.get(name) for s in settings]
-        return values[0] if values.count(values[0]) == len(values) else values
+        """The value that all files share, or theirs in order."""
+        first, *others = values = each(name)
+        return first if all(value == first for value in others) else values
 
     greedy = common("cont_temp") is not None
+    cohort = ("problems", "screen_mixed", "scan_start", "scan_limit")
     names = {
-        "cohort": ("problems", "screen_mixed", "scan_start", "scan_limit"),
         "trunks": ("rollouts", "temperature", "top_p", "max_trunk_tokens"),
         "pivots": ("margin_lt", "boundary_slack", "max_pivots_per_rollout"),
         "continuations": (
@@ -292,5 +295,6 @@ def _sections(settings: list[dict]) -> dict:
     }
     return {
         "model": common("model"),
+        "cohort": {n: each(n) if len(settings) > 1 else common(n) for n in cohort},
         **{s: {ours.get(n, n): common(n) for n in fields} for s, fields in names.items()},
     }

@@ -59,7 +59,8 @@ def build_report(context: dict) -> str:
     """Render the page.
 
     ``context`` holds ``run, title, question, generated`` (str), ``configurations`` (list of
-    {name, label, model, numerics, analysis, settings, cohorts, note}; each cohort {name, dataset,
+    {name, label, model, numerics, analysis, settings, cohorts, note}, and ``in_figure3``, false
+    where figure 3 does not show it; each cohort {name, dataset,
     screened, window, requested, found, scanned, problems: [{index, accuracy, admitted}], note}),
     ``engine`` (facts by name), ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests},
     ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
@@ -334,9 +335,11 @@ def _figure3(configurations: list[dict]) -> str:
     )
     if not exact or not refeed:
         return f"{what} No configuration has recorded probes."
+    outside = [c for c in configurations if not c.get("in_figure3", True)]
+    drawn = f" Not drawn: {_names(outside)}." if outside else ""
     return (
         f"{what} Over the configurations with probes the replica does so at"
-        f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%."
+        f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%.{drawn}"
     )
 
 
@@ -502,7 +505,7 @@ def _cache(configurations: list[dict]) -> dict:
         "Configuration": "as in Table 1",
         "Instrumented": "pivots with recorded cache hits",
         "Exact 1 hits": "instrumented pivots whose every exact 1 request found the whole trunk"
-        " prefix, up to the last full block, in the cache, on the restored blocks",
+        " prefix, up to the last full block, in the cache, and where blocks are restored, on those",
         "Exact 2 hits": "the same for exact 2",
         "Misses": "pivots without such a hit in exact 1 / exact 2",
         "Preempted": "pivots with a request that the engine interrupted and recomputed, in exact 1"
