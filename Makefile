@@ -28,6 +28,7 @@ lint: setup
 	ruff format --check .
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+	snakemake --lint --configfile config/published.yaml
 
 bench: setup
 	python tests/bench/bench.py

@@ -13,10 +13,21 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/inputs.smk"
-include: "workflow/rules/invariance.smk"
-include: "workflow/rules/trunks.smk"
-include: "workflow/rules/passes.smk"
+
+
+if STUDY.is_published:
+
+    include: "workflow/rules/published.smk"
+
+else:
+
+    include: "workflow/rules/inputs.smk"
+    include: "workflow/rules/invariance.smk"
+    include: "workflow/rules/trunks.smk"
+    include: "workflow/rules/passes.smk"
+    include: "workflow/rules/records.smk"
+
+
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/planning.smk"
 include: "workflow/rules/report.smk"
@@ -43,6 +54,14 @@ rule all:
         ),
 
 
+if STUDY.is_published:
+
+    rule published:
+        input:
+            rules.all.input,
+            f"{RESULTS}/claims.csv",
+
+
 for configuration in STUDY.configurations:
     if workflow.is_rule(configuration):
         raise WorkflowError(
@@ -58,6 +77,8 @@ for configuration in STUDY.configurations:
 
 onstart:
     hold_lock("results")
+    if STUDY.note:
+        logger.warning(STUDY.note)
 
 
 onerror:

@@ -247,3 +247,18 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
     assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:4])
     # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
     assert int.from_bytes(files[0][4][16:20], "big") == 1400
+
+
+def test_figure_3_leaves_out_rows_that_say_so(tmp_path, monkeypatch):
+    pooled = {}
+    monkeypatch.setattr(figures, "figure3", lambda series, pdf, png: pooled.update(series))
+    content = {"config": {"k": 2}, "pivots": RECORDS}
+    rows = [
+        row("one", RECORDS, numerics="stock", records=content),
+        row("two", RECORDS, numerics="stock", records=content, in_figure3=False),
+    ]
+    files = [[tmp_path / f"{n}.{suffix}" for n in (1, 2, 3, 5)] for suffix in ("pdf", "png")]
+    figures.draw_all(rows, *files)
+    assert {name: len(records) for name, records in pooled.items()} == {
+        "stock numerics": len(RECORDS)
+    }

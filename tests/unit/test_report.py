@@ -320,3 +320,46 @@ def test_missing_context_is_named(context):
     del context["counts"], context["engine"]
     with pytest.raises(ValueError, match="lacks counts, engine"):
         build_report(context)
+
+
+@pytest.fixture
+def published(context):
+    claims = pd.DataFrame(
+        [
+            ["table1.main.n", "Table 1", "eligible pivots", "636", "636", "match"],
+            ["5.1.t", "5.1", "clustered t, range", "2.9–6.4", "2.8–6.4", "differs"],
+            ["4.cost", "4", "cost", "under $10", "no price", "not derivable"],
+        ],
+        columns=["id", "section", "quantity", "claimed", "recomputed", "verdict"],
+    )
+    files = [{"name": "campaign2_k8", "path": "a/k8.json", "sha256": "ab" * 32, "local": True}]
+    facts = {"repository": "o/r", "commit": "c0ffee", "files": files, "note": "Left out: phi"}
+    return context | {"published": facts | {"claims": claims}}
+
+
+def test_page_of_a_published_run(published):
+    page = Page(build_report(published))
+    text = " ".join(" ".join(page.text).split())
+    assert page.headings[3:5] == ["Where the records come from", "The paper, claim by claim"]
+    assert not {"Engine", "Cohorts and screening"} & set(page.headings)
+    assert "match: 1, differs: 1, not derivable: 1." in text and "Left out: phi" in text
+    differing = text[text.index("Claims that differ") : text.index("Every claim")]
+    assert "2.9–6.4 2.8–6.4" in differing and "636" not in differing
+    assert "local folder" in text and "cut off or give no number" not in text
+
+
+def test_no_table_of_differences_where_none_differs(published):
+    claims = published["published"]["claims"].query("verdict != 'differs'")
+    page = build_report(published | {"published": published["published"] | {"claims": claims}})
+    assert "Claims that differ" not in page and "differs: 0" in page
+
+
+def test_figure_3_says_what_it_does_not_show(context):
+    deltas = {f"greedy_first_logprob_delta_{name}": 0.0 for name in ("exact2", "refeed")}
+    analysis = analyze([r | deltas for r in records("rs")], k=1)
+    cases = [
+        configuration("In", analysis=analysis),
+        configuration("Out", analysis=analysis, in_figure3=False),
+    ]
+    page = build_report(context | {"configurations": cases, "table": table1(cases)})
+    assert "Not drawn: “Out”." in page

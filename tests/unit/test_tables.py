@@ -108,3 +108,11 @@ def test_latex_compiles(files):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", document.name]
     result = subprocess.run(command, cwd=document.parent, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-2000:]
+
+
+def test_a_note_stands_under_the_table_and_not_in_its_numbers(table, tmp_path):
+    files = [tmp_path / f"table1.{suffix}" for suffix in ("csv", "md", "tex")]
+    write_table(table, *files, note="Left out: phi")
+    csv, markdown, latex = (file.read_text() for file in files)
+    assert markdown.endswith("|\n\nLeft out: phi.\n") and "\n% Left out: phi\n" in latex
+    assert "Left out" not in csv

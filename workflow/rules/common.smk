@@ -9,6 +9,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
+from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
 from replay.storage import lock_folder
@@ -29,6 +30,13 @@ except ConfigError as error:
     raise WorkflowError(str(error))
 
 TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
+# Where the records of a published run come from, for its page.
+PROVENANCE = (
+    published.provenance(STUDY.config["published"], STUDY.config["paper"])
+    | {"note": STUDY.note}
+    if STUDY.is_published
+    else None
+)
 RESULTS = f"results/{STUDY.config['run']}"
 FIGURES = [1, 2, 3, 5]
 
@@ -111,8 +119,12 @@ def per_configuration(pattern):
 
 def invariance_checks(_wildcards):
     """Self-checks of the engines of which a row of Table 1 promises batch-invariant numerics."""
-    sets = {row["engine_set"] for row in STUDY.rows if row["invariance_promised"]}
-    return expand(f"{RESULTS}/invariance/{{engine_set}}.json", engine_set=sorted(sets))
+    names = [
+        name
+        for name, engine_set in STUDY.engine_sets.items()
+        if engine_set.settings["engine"]["numerics"] == "batch-invariant"
+    ]
+    return expand(f"{RESULTS}/invariance/{{engine_set}}.json", engine_set=names)
 
 
 def engine_env(engine):

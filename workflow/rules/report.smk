@@ -25,7 +25,7 @@ rule table:
     conda:
         "../../envs/analysis.yaml"
     params:
-        job={"rows": STUDY.rows, "code": code_digest("table")},
+        job={"rows": STUDY.rows, "note": STUDY.note, "code": code_digest("table")},
     script:
         "../scripts/table.py"
 
@@ -66,6 +66,7 @@ rule report:
         invariance=invariance_checks,
         table=f"{RESULTS}/tables/table1.csv",
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
+        claims=[f"{RESULTS}/claims.csv"] if STUDY.is_published else [],
     output:
         f"{RESULTS}/report/index.html",
     log:
@@ -77,6 +78,7 @@ rule report:
             "run": STUDY.config["run"],
             "title": STUDY.config["title"],
             "rows": STUDY.rows,
+            "published": PROVENANCE,
             "code": code_digest("report", data=TEMPLATES),
         },
     script:

@@ -19,6 +19,8 @@ def main(snakemake):
             passes=data.passes,
             table=data.table,
             figures=data.figures,
+            published=job["published"],
+            claims=data.claims[0] if job["published"] else None,
         )
         write_text(snakemake.output[0], build_report(context))
 

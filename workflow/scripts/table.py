@@ -7,13 +7,15 @@ from replay.tables import table1, verdicts, write_table
 
 def main(snakemake):
     with logged(snakemake.log[0]):
-        data, output = snakemake.input, snakemake.output
+        job, data, output = snakemake.params.job, snakemake.input, snakemake.output
+        if job["note"]:
+            print(job["note"])
         invariance = verdicts(data.invariance)
         rows = [
             row | {"analysis": read_json(path), "invariance": invariance.get(row["engine_set"])}
-            for row, path in zip(snakemake.params.job["rows"], data.analyses, strict=True)
+            for row, path in zip(job["rows"], data.analyses, strict=True)
         ]
-        write_table(table1(rows), output.csv, output.md, output.tex)
+        write_table(table1(rows), output.csv, output.md, output.tex, job["note"])
 
 
 if __name__ == "__main__":

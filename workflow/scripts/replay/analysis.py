@@ -123,6 +123,12 @@ def flipped(frame: pd.DataFrame, compared: str) -> pd.Series:
     return np.sign(frame[f"A_{compared}"]) != np.sign(frame["A_exact1"])
 
 
+def clustered_given_exact1(records: list[dict], k: int) -> dict:
+    """``clustered`` of ``analyze`` over the pivots of ``exact1_conditioned`` (paper 3.2)."""
+    frame = pivot_frame(records, k)
+    return _clustered(frame[frame["A_exact1"] != 0])
+
+
 def analyze(records: list[dict], k: int) -> dict:
     """All statistics of one configuration (paper 3.2, 5.1 to 5.4), JSON-serialisable.
 

@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import yaml
 
+from replay import published
 from replay.datasets import DatasetError, canonical
 from replay.storage import digest
 
@@ -203,6 +204,7 @@ class Configuration:
     numerics: str
     trunk_sets: tuple[TrunkSet, ...]
     sections: dict  # section name -> settings
+    in_figure3 = True  # whose probes Figure 3 pools
 
     @property
     def dataset(self) -> str:
@@ -256,7 +258,19 @@ class Study:
     """A whole configuration file, validated, with defaults filled in."""
 
     config: dict
-    configurations: dict[str, Configuration]
+    configurations: dict[str, Configuration | published.PublishedConfiguration]
+    absent: dict[str, list[str]] = field(default_factory=dict)  # left out, for want of these files
+
+    @property
+    def is_published(self) -> bool:
+        """Whether this run recomputes the paper from its records instead of running an engine."""
+        return "published" in self.config
+
+    @property
+    def note(self) -> str:
+        """What the run leaves out, and why; empty if nothing."""
+        lacking = [f"{name} ({', '.join(files)})" for name, files in self.absent.items()]
+        return "Left out for want of record files: " + ", ".join(lacking) if lacking else ""
 
     @property
     def trunk_sets(self) -> dict[str, TrunkSet]:
@@ -266,7 +280,7 @@ class Study:
     @property
     def engine_sets(self) -> dict[str, EngineSet]:
         every = (c.engine_set for c in self.configurations.values())
-        return {engine_set.name: engine_set for engine_set in every}
+        return {engine_set.name: engine_set for engine_set in every if engine_set}
 
     @property
     def rows(self) -> list[dict]:
@@ -277,16 +291,16 @@ class Study:
                 "label": c.label,
                 "model": c.model,
                 "numerics": c.numerics,
-                "engine_set": c.engine_set.name,
-                "invariance_promised": c.numerics == "batch-invariant",
+                "engine_set": c.engine_set and c.engine_set.name,
                 "trunk_sets": [trunk_set.name for trunk_set in c.trunk_sets],
+                "in_figure3": c.in_figure3,
             }
             for c in self.configurations.values()
         ]
 
     @property
     def shards(self) -> list[str]:
-        count = self.config["shards"]
+        count = 0 if self.is_published else self.config["shards"]
         return [f"{i}-of-{count}" for i in range(count)]
 
 
@@ -295,6 +309,8 @@ def load_study(config: dict) -> Study:
     schema = load_schema()
     validate(config, schema)
     filled = with_defaults(config, schema, schema)
+    if "published" in filled:
+        return _published_study(filled)
     for name, cohort in filled["cohorts"].items():
         _check_cohort(name, cohort, filled["datasets"])
     _check_labels(filled["configurations"])
@@ -305,12 +321,23 @@ def load_study(config: dict) -> Study:
     return Study(filled, configurations)
 
 
+def _published_study(filled: dict) -> Study:
+    if "configurations" in filled:
+        raise ConfigError("configurations: a run with the section 'published' takes none")
+    try:
+        return Study(filled, *published.resolve(filled["published"]))
+    except published.PublishedError as error:
+        raise ConfigError(str(error)) from error
+
+
 def check_local_sources(study: Study) -> None:
     """Refuse, before any job runs, local files that are missing, malformed or too short.
 
     Raises ConfigError naming the config key, and for a bad row its file and line. Only what the
-    configurations use is looked at.
+    configurations use is looked at; published records are checked by their rule.
     """
+    if study.is_published:
+        return
     for model in sorted({c.model for c in study.configurations.values()}):
         entry = study.config["models"][model]
         if entry["source"] == "local" and not Path(entry["path"]).is_dir():

@@ -10,7 +10,8 @@ INTRODUCTION = """\
 # Configuration
 
 `config.yaml` is the demo, `overnight.yaml` the same grid at a size whose intervals mean something,
-`catalog.yaml` the models and datasets that every configuration can name. A run with your own file:
+`published.yaml` the paper recomputed from its published records, `catalog.yaml` the models and
+datasets that every configuration can name, and those records. A run with your own file:
 `snakemake --cores 1 all --configfile own.yaml`. This page is made from
 `workflow/schemas/config.schema.yaml` by `python -m replay.config_docs` (in `workflow/scripts`).
 

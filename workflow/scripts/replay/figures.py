@@ -57,7 +57,8 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF and PNG files.
 
     ``rows`` are those of ``tables.table1`` with ``numerics`` and ``records`` (a records file's
-    content). Figure 1 shows the first row, figure 3 pools all rows with the same numerics.
+    content). Figure 1 shows the first row, figure 3 pools the rows with the same numerics, without
+    those whose ``in_figure3`` is false.
     """
     main = rows[0]
     records = main["records"]
@@ -65,7 +66,7 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     figure1(records["pivots"], records["config"]["k"], title, pdfs[0], pngs[0])
     figure2(rows, pdfs[1], pngs[1])
     series: dict[str, list[dict]] = {}
-    for row in rows:
+    for row in (r for r in rows if r.get("in_figure3", True)):
         series.setdefault(f"{row['numerics']} numerics", []).extend(row["records"]["pivots"])
     figure3(series, pdfs[2], pngs[2])
     figure5(rows, pdfs[3], pngs[3])

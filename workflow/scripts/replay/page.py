@@ -26,12 +26,15 @@ def gather(
     passes: list[str],
     table: str,
     figures: list[str],
+    published: dict | None = None,
+    claims: str | None = None,
 ) -> dict:
     """Context of `report.build_report`.
 
     `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and
     `analyses` are their files in the same order; `passes` are folders
-    `.../<configuration>/<shard>`.
+    `.../<configuration>/<shard>`. A run on published records has `published`, where they come from
+    and what is left out, and `claims`, the file of the paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     read = [
@@ -52,6 +55,8 @@ def gather(
         "needed": needed_sentence(read),
         "main": rows[0]["name"],
         "generated": commit(),
+        "published": published
+        and published | {"claims": pd.read_csv(claims, dtype=str, keep_default_na=False)},
     }
 
 
@@ -67,7 +72,7 @@ def _configuration(row: dict, records: dict, analysis: dict, reports: dict) -> d
         ]
         cohorts.append(report)
     return {
-        **{name: row[name] for name in ("name", "label", "model", "numerics")},
+        **{name: row[name] for name in ("name", "label", "model", "numerics", "in_figure3")},
         "analysis": analysis,
         "settings": flatten(records["config"]["sections"]),
         "cohorts": cohorts,

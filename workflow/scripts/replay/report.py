@@ -6,6 +6,7 @@ markup. Nothing is claimed that the numbers passed in do not say.
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,14 +63,16 @@ def build_report(context: dict) -> str:
     """Render the page.
 
     ``context`` holds ``run, title, question, generated`` (str), ``configurations`` (list of
-    {name, label, model, numerics, analysis, settings, cohorts, note}; each cohort {name, dataset,
+    {name, label, model, numerics, analysis, settings, cohorts, note}, and ``in_figure3``, false
+    where figure 3 does not show it; each cohort {name, dataset,
     screened, window, requested, found, scanned, problems: [{index, accuracy, admitted}], note}),
     ``engine`` (facts by name), ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests},
     ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
     2: ..., 3: ..., 5: ...}, and ``needed``, the result of ``planning.needed_sentence``. A cohort's
     window is [first, last] problem; ``settings`` are the sections of the configuration file under
     dotted names. Optional: ``main``, the name of the configuration that figure 1 shows (default:
-    the first).
+    the first), and ``published``, in a run on published records: {repository, commit, files:
+    [{name, path, sha256, local}], note, claims (of ``claims.check``)}.
 
     Raises ValueError if a required key is missing.
     """
@@ -105,6 +108,7 @@ def build_report(context: dict) -> str:
         settings=_settings(configurations, meanings),
         engine=_engine(context["engine"]),
         counts=_counts(context["counts"]),
+        published=_published(context.get("published")),
     )
 
 
@@ -345,9 +349,11 @@ def _figure3(configurations: list[dict]) -> str:
     )
     if not exact or not refeed:
         return f"{what} No configuration has recorded probes."
+    outside = [c for c in configurations if not c.get("in_figure3", True)]
+    drawn = f" Not drawn: {_names(outside)}." if outside else ""
     return (
         f"{what} Over the configurations with probes the replica does so at"
-        f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%."
+        f" {_span(exact, '.1f')}% of pivots and re-feed at {_span(refeed, '.1f')}%.{drawn}"
     )
 
 
@@ -535,7 +541,7 @@ def _cache(configurations: list[dict]) -> dict:
         "Configuration": "as in Table 1",
         "Instrumented": "pivots with recorded cache hits",
         "Exact 1 hits": "instrumented pivots whose every exact 1 request found the whole trunk"
-        " prefix, up to the last full block, in the cache, on the restored blocks",
+        " prefix, up to the last full block, in the cache, and where blocks are restored, on those",
         "Exact 2 hits": "the same for exact 2",
         "Misses": "pivots without such a hit in exact 1 / exact 2",
         "Preempted": "pivots with a request that the engine interrupted and recomputed, in exact 1"
@@ -760,3 +766,48 @@ def _with_interval(result: dict, spec: str, unit: str) -> str:
         return f"{text} (no interval: {result['undefined']})"
     low, high = (format(100 * bound, spec) for bound in result["ci95"])
     return f"{text} (95% interval {low} to {high})"
+
+
+def _published(facts: dict | None) -> dict | None:
+    """Where published records come from, and what they say of the paper's claims."""
+    if facts is None:
+        return None
+    columns = {
+        "File": "as this workflow names it",
+        "Path": "in the repository",
+        "Taken from": "a local folder, or downloaded",
+        "sha256": "the pinned one, which the file has",
+    }
+    rows = [
+        [f["name"], f["path"], "local folder" if f["local"] else "download", f["sha256"]]
+        for f in facts["files"]
+    ]
+    return {
+        **{name: facts[name] for name in ("repository", "commit", "note")},
+        "files": _table("Record files", columns, rows, texts=len(columns)),
+        "claims": _claims(facts["claims"]),
+    }
+
+
+def _claims(claims) -> dict:
+    columns = {
+        "Claim": "section of the paper and what it says there",
+        "Quantity": "what is recomputed, or the condition that decides a statement",
+        "Claimed": "as the paper prints it",
+        "Recomputed": "at the precision of the claim, or why it cannot be",
+        "Verdict": "match: equal at the printed precision",
+    }
+    texts = claims[["id", "quantity", "claimed", "recomputed", "verdict"]]
+
+    def table(caption: str, rows) -> dict:
+        return _table(caption, columns, rows.to_numpy().tolist(), texts=len(columns))
+
+    differing = texts[claims["verdict"] == "differs"]
+    counts = Counter(claims["verdict"])
+    return {
+        "summary": f"{_plural(len(claims), 'claim')} in the abstract, sections 3 to 5 and the"
+        f" captions; match: {counts['match']}, differs: {counts['differs']}, not derivable:"
+        f" {counts['not derivable']}.",
+        "differing": table("Claims that differ", differing) if len(differing) else None,
+        "every": table("Every claim", texts),
+    }

@@ -102,26 +102,31 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_table(
-    table: pd.DataFrame, csv: str | Path, markdown: str | Path, latex: str | Path
+    table: pd.DataFrame, csv: str | Path, markdown: str | Path, latex: str | Path, note: str = ""
 ) -> None:
-    """Write ``table1``'s result: numbers to ``csv``, the printed form to the other two.
+    """Write ``table1``'s result: numbers to ``csv``, the printed form and ``note`` to the others.
 
     The CSV leaves undefined values empty. The LaTeX file is one tabular for ``\\input``; its
     first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
-    write_printed(printed(table), 2, markdown, latex)
+    write_printed(printed(table), 2, markdown, latex, note)
 
 
-def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
-    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
-    write_text(markdown, markdown_table(text, texts))
+def write_printed(
+    text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path, note: str = ""
+) -> None:
+    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text.
+
+    ``note`` stands under the Markdown and in a comment of the LaTeX.
+    """
+    write_text(markdown, markdown_table(text, texts) + (f"\n{note}.\n" if note else ""))
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
     layout = "l" * texts + "r" * (len(text.columns) - texts)
     body = style.to_latex(hrules=True, column_format=layout)
     needs = "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
-    write_text(latex, needs + body)
+    write_text(latex, needs + (f"% {note}\n" if note else "") + body)
 
 
 def markdown_table(text: pd.DataFrame, texts: int) -> str:

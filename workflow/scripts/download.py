@@ -1,0 +1,14 @@
+"""Download one published record file."""
+
+from replay.job import logged
+from replay.published import download
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]):
+        job = snakemake.params.job
+        download(job["url"], job["sha256"], snakemake.output[0])
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

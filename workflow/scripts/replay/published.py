@@ -1,0 +1,301 @@
+"""The paper's own records: where each file is, and whether it is what was published.
+
+Eight files make up the seven configurations of the paper's Table 1. A local file is taken before a
+download, and every file is checked against its schema, its own K and its pinned sha256.
+"""
+
+import hashlib
+import http.client
+import json
+import math
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from replay.protocol import pivot_key
+from replay.storage import atomic_path
+
+DOWNLOADS = Path("resources/published")
+SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "records.schema.yaml"
+TIMEOUT_S = 60
+KEY = ("problem_id", "rollout", "abs_pos")
+# Fields of a record that a file has in every record or in none: the first campaign lacks them.
+INSTRUMENTED = (
+    *(f"cache_ok_{p}" for p in ("exact1", "exact2")),
+    *(f"greedy_first_{p}" for p in ("exact1", "exact2", "refeed")),
+)
+
+
+def _is_finite(_checker: jsonschema.TypeChecker, value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# JSON in Python reads NaN as a number.
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", _is_finite),
+)
+
+
+class PublishedError(ValueError):
+    """Published records that cannot be had or are not what they should be."""
+
+
+@dataclass(frozen=True)
+class PublishedConfiguration:
+    """One row of the paper's Table 1, made of published record files."""
+
+    name: str
+    label: str
+    model: str
+    files: tuple[str, ...]
+    numerics: str = "stock"
+    in_figure3: bool = True
+    trunk_sets = ()  # its trunks are not published
+    engine_set = None  # and it starts no engine
+
+
+CONFIGURATIONS = {
+    c.name: c
+    for c in (
+        PublishedConfiguration(
+            "main",
+            "Main pooled (t=0.7, K=4)",
+            "Qwen2.5-7B-Instruct",
+            ("campaign2_primary", "campaign2_screened"),
+        ),
+        PublishedConfiguration("k8", "K=8", "Qwen2.5-7B-Instruct", ("campaign2_k8",)),
+        PublishedConfiguration(
+            "k16", "K=16 (10 problems)", "Qwen2.5-7B-Instruct", ("campaign2_k16",), in_figure3=False
+        ),
+        PublishedConfiguration(
+            "greedy",
+            "Greedy (t=0, K=1; campaign 1)",
+            "Qwen2.5-7B-Instruct",
+            ("campaign1_temp0",),
+            in_figure3=False,
+        ),
+        PublishedConfiguration(
+            "grpo",
+            "GRPO (t=0.7, K=4; campaign 1)",
+            "SimpleRL-Zoo-7B",
+            ("campaign1_grpo",),
+            in_figure3=False,
+        ),
+        PublishedConfiguration(
+            "phi", "Phi-4-mini (t=0.7, K=4)", "Phi-4-mini-instruct", ("campaign2_phi",)
+        ),
+        PublishedConfiguration(
+            "batchinv",
+            "Batch-invariant kernels",
+            "Qwen2.5-7B-Instruct",
+            ("campaign2_batchinv",),
+            numerics="batch-invariant",
+        ),
+    )
+}
+
+
+def source(settings: dict, file: str) -> Path | None:
+    """Where a record file is, or will be once downloaded; None if it is absent.
+
+    ``settings`` are the section ``published`` of the configuration.
+    """
+    folder = settings["records_dir"]
+    if folder is not None and (local := Path(folder) / f"{file}.json").is_file():
+        return local
+    download = DOWNLOADS / f"{file}.json"
+    return download if settings["download"] or download.is_file() else None
+
+
+def resolve(settings: dict) -> tuple[dict[str, PublishedConfiguration], dict[str, list[str]]]:
+    """The configurations that can be computed, and for each other one the files that it lacks.
+
+    Raises PublishedError when ``records_dir`` is not a folder, or no configuration is left.
+    """
+    folder = settings["records_dir"]
+    if folder is not None and not Path(folder).is_dir():
+        raise PublishedError(f"published.records_dir: {folder} is not a folder")
+    absent = {
+        c.name: [f"{file}.json" for file in c.files if source(settings, file) is None]
+        for c in CONFIGURATIONS.values()
+    }
+    present = {c.name: c for c in CONFIGURATIONS.values() if not absent[c.name]}
+    if not present:
+        raise PublishedError(
+            "published: no configuration has its record files; set published.download to true, or"
+            f" published.records_dir to the folder of {absent['main'][0]} and the others"
+        )
+    return present, {name: files for name, files in absent.items() if files}
+
+
+def url(paper: dict, file: str) -> str:
+    """Address of a record file at the pinned commit; ``paper`` is the configuration's section."""
+    path = paper["records"][file]["path"]
+    return f"https://raw.githubusercontent.com/{paper['repository']}/{paper['commit']}/{path}"
+
+
+def provenance(settings: dict, paper: dict) -> dict:
+    """What the page says of the record files: where each of them comes from."""
+    files = [file for c in resolve(settings)[0].values() for file in c.files]
+    folder = settings["records_dir"]
+    local = {f for f in files if folder and source(settings, f).parent == Path(folder)}
+    return {
+        "repository": paper["repository"],
+        "commit": paper["commit"],
+        "files": [
+            {"name": f, "local": f in local, **paper["records"][f]} for f in dict.fromkeys(files)
+        ],
+    }
+
+
+def download(address: str, sha256: str, destination: Path | str) -> None:
+    """Fetch one file; it appears whole and with the pinned sha256, or PublishedError is raised."""
+    name = Path(destination).name
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:
+            content = response.read()
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise PublishedError(
+            f"{name}: {address} cannot be downloaded ({error}); check the network, or put the file"
+            f" into a folder as {name} and set published.records_dir to that folder"
+        ) from error
+    if fault := _wrong_sum(content, sha256):
+        raise PublishedError(f"{name}: {address} {fault}")
+    with atomic_path(destination) as partial:
+        partial.write_bytes(content)
+
+
+def _wrong_sum(content: bytes, sha256: str) -> str:
+    found = hashlib.sha256(content).hexdigest()
+    return "" if found == sha256 else f"has sha256 {found}, not the pinned {sha256}"
+
+
+def read(path: Path | str, sha256: str) -> dict:
+    """The content of a record file that is what was published.
+
+    Raises PublishedError that names the file, and the record at fault where there is one: no JSON,
+    a field that is missing or not of its type (NaN is no number), a pivot given twice, an estimate
+    that is not a multiple of 1/K, or another sha256.
+    """
+    path = Path(path)
+    raw = path.read_bytes()
+    wrong_sum = _wrong_sum(raw, sha256)
+    try:
+        content = _parsed(raw)
+        _check(content)
+    except ValueError as error:
+        hint = f"; the file {wrong_sum}" if wrong_sum else ""
+        raise PublishedError(f"{path}: {error}{hint}") from error
+    if wrong_sum:
+        raise PublishedError(f"{path} {wrong_sum}; replace it by the published file")
+    return content
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise ValueError(f"not valid JSON ({error})") from error
+
+
+def _check(content: Any) -> None:
+    """Raise ValueError that says what is wrong, in which record."""
+    # Imported here: the configuration needs this module, but no data frames.
+    from replay.analysis import pivot_frame
+
+    schema = yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
+    for error in VALIDATOR(schema).iter_errors(content):
+        raise ValueError(_place(content, list(error.absolute_path)) + error.message)
+    records = content["pivots"]
+    for field in INSTRUMENTED:
+        lacking = [i for i, record in enumerate(records) if field not in record]
+        if 0 < len(lacking) < len(records):
+            raise ValueError(
+                f"{_place(content, ['pivots', lacking[0]])}{field!r} is missing, which other"
+                " records have"
+            )
+    pivot_frame(records, content["config"]["k"])
+
+
+def _place(content: Any, path: list) -> str:
+    """What a path inside a record file points to, for a message."""
+    if path[:1] != ["pivots"] or len(path) < 2:
+        return "".join(f"{name}: " for name in path)
+    record = content["pivots"][path[1]]
+    known = [name for name in KEY if isinstance(record, dict) and name in record]
+    key = ", ".join(f"{name} {record[name]}" for name in known)
+    return f"record {path[1]} ({key}): " + "".join(f"{name}: " for name in path[2:])
+
+
+def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
+    """A records file, as this workflow writes them, from the published files of a configuration.
+
+    ``files`` are those of ``PublishedConfiguration.files``, with the sha256 that each must have.
+    Pivots that several files hold are taken once, from the first. Raises as ``read`` does.
+    """
+    from replay.analysis import pool
+
+    configuration = CONFIGURATIONS[name]
+    names = configuration.files
+    contents = {n: read(*pair) for n, *pair in zip(names, files, sha256, strict=True)}
+    records, k = pool(*files)
+    cohort = {pivot_key(r): n for n in reversed(names) for r in contents[n]["pivots"]}
+    settings = [content["config"] for content in contents.values()]
+    return {
+        "experiment": contents[names[0]]["experiment"],
+        "config": {
+            "configuration": name,
+            "numerics": configuration.numerics,
+            "k": k,
+            "published": {n: content["config"] for n, content in contents.items()},
+            "sections": _sections(settings),
+        },
+        "per_problem": [
+            problem | {"cohort": n}
+            for n, content in contents.items()
+            for problem in content["per_problem"]
+        ],
+        "pivots": [record | {"cohort": cohort[pivot_key(record)]} for record in records],
+    }
+
+
+def _sections(settings: list[dict]) -> dict:
+    """The published settings under the names that this workflow's configuration gives them."""
+
+    def each(name: str) -> list:
+        return [s.get(name) for s in settings]
+
+    def common(name: str) -> Any:
+        """The value that all files share, or theirs in order."""
+        first, *others = values = each(name)
+        return first if all(value == first for value in others) else values
+
+    greedy = common("cont_temp") is not None
+    cohort = ("problems", "screen_mixed", "scan_start", "scan_limit")
+    names = {
+        "trunks": ("rollouts", "temperature", "top_p", "max_trunk_tokens"),
+        "pivots": ("margin_lt", "boundary_slack", "max_pivots_per_rollout"),
+        "continuations": (
+            "k",
+            "cont_temp" if greedy else "temperature",
+            "top_p",
+            "max_cont_tokens",
+        ),
+    }
+    ours = {
+        "max_trunk_tokens": "max_tokens",
+        "max_pivots_per_rollout": "max_per_rollout",
+        "max_cont_tokens": "max_tokens",
+        "cont_temp": "temperature",
+    }
+    return {
+        "model": common("model"),
+        "cohort": {n: each(n) if len(settings) > 1 else common(n) for n in cohort},
+        **{s: {ours.get(n, n): common(n) for n in fields} for s, fields in names.items()},
+    }
