@@ -145,6 +145,7 @@ def test_a_fault_names_file_and_record(tmp_path, path, value, message, pinned):
     with pytest.raises(PublishedError, match=rf"campaign2_k8\.json: {message}") as error:
         read(file, sha256 if pinned else "0" * 64)
     assert ("not the pinned" in str(error.value)) != pinned
+    assert ("replace it by the published file" in str(error.value)) != pinned
 
 
 def test_truncated_json_names_the_file(tmp_path):

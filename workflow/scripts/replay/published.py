@@ -23,6 +23,7 @@ from replay.storage import atomic_path
 DOWNLOADS = Path("resources/published")
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "records.schema.yaml"
 TIMEOUT_S = 60
+REPLACE = "replace it by the published file"
 KEY = ("problem_id", "rollout", "abs_pos")
 # Fields of every record but those of the first campaign, which precedes them (paper 3.4).
 INSTRUMENTED = (*(f"cache_ok_{p}" for p in EXACT), *(f"greedy_first_{p}" for p in PASSES))
@@ -191,10 +192,10 @@ def read(path: Path | str, sha256: str, instrumented: bool = True) -> dict:
         content = _parsed(raw)
         _check(content, instrumented)
     except ValueError as error:
-        hint = f"; the file {wrong_sum}" if wrong_sum else ""
+        hint = f"; the file {wrong_sum}: {REPLACE}" if wrong_sum else ""
         raise PublishedError(f"{path}: {error}{hint}") from error
     if wrong_sum:
-        raise PublishedError(f"{path} {wrong_sum}; replace it by the published file")
+        raise PublishedError(f"{path} {wrong_sum}: {REPLACE}")
     return content
 
 
