@@ -699,6 +699,8 @@ STATISTICS = {
     "McNemar": "the exact test over single pivots, which takes pivots of one problem as unrelated",
     "after Holm": "adjusted for testing every configuration that has a p",
     "unsaturated": "without pivots at which all compared logprobs are exactly 0.0",
+    "Pivots only under the published ranking": "whose most probable token has a logprob of exactly"
+    " 0.0, which pivots.ranking: published passes over; where top-k logprobs are stored",
     "Detectable excess": "the smallest mean difference over problems that as many problems, as"
     " unlike each other as these, show with 80% power at the 5% level",
     "K for a Jaccard of 0.9": "continuations from which two exact passes select sets at 0.5 that"
