@@ -43,17 +43,18 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
     table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
-    if any(_failed(row) for row in rows):
+    if any(check_failed(row) for row in rows):
         table["invariance"] = [row.get("invariance") for row in rows]
     return table
 
 
-def _failed(row: dict) -> bool:
+def check_failed(row: dict) -> bool:
+    """Whether the self-check of the row's engine found it not to be invariant."""
     return row.get("invariance") not in (None, INVARIANT)
 
 
 def _label(row: dict) -> str:
-    return f"{row['label']} ({row['invariance']})" if _failed(row) else row["label"]
+    return f"{row['label']} ({row['invariance']})" if check_failed(row) else row["label"]
 
 
 def _statistics(analysis: dict) -> list:
@@ -138,9 +139,10 @@ def markdown_table(text: pd.DataFrame, texts: int) -> str:
     )
 
 
-def verdicts(checks: list[str]) -> dict[str, str]:
-    """Verdict of each engine's self-check, from the files that are named after the engines."""
-    return {Path(path).stem: read_json(path)["verdict"] for path in checks}
+def with_verdicts(rows: list[dict], checks: list[str]) -> list[dict]:
+    """Rows with ``invariance``, from the self-checks' files that are named after the engines."""
+    verdicts = {Path(path).stem: read_json(path)["verdict"] for path in checks}
+    return [row | {"invariance": verdicts.get(row["engine_set"])} for row in rows]
 
 
 def invariance_table(results: dict[str, dict]) -> pd.DataFrame:
