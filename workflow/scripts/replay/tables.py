@@ -41,19 +41,22 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
+    found = [row.get("invariance") for row in rows]
+    labels = [marked(row["label"], verdict) for row, verdict in zip(rows, found, strict=True)]
+    table = pd.DataFrame(values, columns=COLUMNS, index=labels)
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
-    if any(_failed(row) for row in rows):
-        table["invariance"] = [row.get("invariance") for row in rows]
+    if any(map(_failed, found)):
+        table["invariance"] = found
     return table
 
 
-def _failed(row: dict) -> bool:
-    return row.get("invariance") not in (None, INVARIANT)
+def marked(label: str, verdict: str | None) -> str:
+    """A row's label, which says so where the self-check of the row's engine failed."""
+    return f"{label} ({verdict})" if _failed(verdict) else label
 
 
-def _label(row: dict) -> str:
-    return f"{row['label']} ({row['invariance']})" if _failed(row) else row["label"]
+def _failed(verdict: str | None) -> bool:
+    return not pd.isna(verdict) and verdict != INVARIANT
 
 
 def _statistics(analysis: dict) -> list:
@@ -181,7 +184,7 @@ def write_invariance(
     """Write the self-checks of all engines as one table, and show it."""
     table = invariance_table({Path(path).stem: read_json(path) for path in checks})
     write_text(csv, table.to_csv(index=False))
-    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
-    shown = markdown_table(text.replace({"<NA>": UNDEFINED}), texts=2)
+    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(object)
+    shown = markdown_table(text.where(text.notna(), UNDEFINED).astype(str), texts=5)
     write_text(markdown, shown)
     print(shown, file=console)
