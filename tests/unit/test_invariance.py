@@ -1,13 +1,14 @@
 """The self-check's four questions, asked of engines whose one fault is known."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.engine import Completion
+from replay.engine import Completion, EngineError
 from replay.invariance import Sequence, Size, _prefilled, check_engine, compare, verdict
 
 PROMPTS = [[1, 2, 3, 4], [9, 8, 7, 6, 5, 4]]
@@ -144,6 +145,19 @@ def test_only_the_warm_run_is_warm():
     check_engine(engine, PROMPTS, SIZE)
     assert [cold for cold, _ in engine.batches].count(False) == 1
     assert not engine.batches[1][0]
+
+
+class Preempting(Function):
+    """Its cache is too small for more than one request."""
+
+    def complete(self, prompt, parameters):
+        many = len(self.batches[-1][1]) > 1
+        return replace(super().complete(prompt, parameters), preemptions=int(many))
+
+
+def test_a_preempted_request_answers_nothing():
+    with pytest.raises(EngineError, match=r"was preempted.*raise engine\.kv_cache_gib"):
+        check_engine(Preempting(), PROMPTS, SIZE)
 
 
 @pytest.mark.parametrize("together", [True, False])
