@@ -39,7 +39,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-SMALL = Size(prompts=2, copies=4, tokens=12)  # of a self-check
+SMALL = Size(prompts=2, copies=12, tokens=12)  # of a self-check
 
 
 class Sessions:
@@ -342,7 +342,7 @@ def test_facts_of_a_batch_invariant_engine(invariant):
 def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
     checks = self_check(invariant)
     assert verdict(list(checks.values())) == "invariant"
-    assert [check.sequences for check in checks.values()] == [8, 8, 4, 2]
+    assert [check.sequences for check in checks.values()] == [24, 24, 4, 2]
 
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
