@@ -31,6 +31,7 @@ lint: setup
 	snakemake --lint --configfile config/published.yaml
 
 bench: setup
+	python tests/bench/analysis_speed.py
 	python tests/bench/bench.py
 	python tests/bench/linear_rows.py
 

@@ -149,6 +149,17 @@ def test_the_page_speaks_of_records_and_not_of_an_engine(finished):
     assert ">None<" not in page and ">nan<" not in page.lower()
 
 
+def test_a_study_can_be_planned_from_the_published_records(finished):
+    folder, _ = finished
+    folder.snakemake("plan", records_dir="records", download=False)
+    plan = pd.read_csv(folder.path / "results/published/tables/plan.csv")
+    at_k4 = plan[(plan["k"] == 4) & (plan["problems"] == 40)].iloc[0]
+    # What the paper's main configuration, 40 problems at K=4, could detect and sent.
+    assert (at_k4["sd_from"], round(at_k4["detectable_excess_pp"], 1)) == ("main", 8.7)
+    assert round(at_k4["replica_jaccard"], 2) == 0.84
+    assert at_k4["requests"] == 40 * 8 + 1567 * 3 * 2 * 5
+
+
 def test_a_second_run_has_nothing_to_do(finished):
     folder, _ = finished
     output = folder.snakemake("published", records_dir="records", download=False)

@@ -249,7 +249,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     [
         ("report", {"report"}),
         ("tables", {"analyze"} | SHOWN),
-        ("invariance", {"check_invariance", "table", "report"}),
+        ("invariance", {"check_invariance", "table", "figures", "report"}),
         ("pivots", {"passes", "grade", "records", "analyze"} | SHOWN),
         ("grading", {"screen", "trunks", "passes", "grade", "records", "analyze"} | SHOWN),
         ("devices", {"screen", "trunks", "passes", "grade", "records", "analyze",

@@ -128,6 +128,14 @@ def test_every_grader_has_its_own_eligible_pivots():
     assert beyond(HAND, k=2)["by_grader"] is None
 
 
+def test_pivots_that_only_the_published_ranking_finds():
+    topks = ([[7, -0.5], [8, -0.9]], [[8, -17.0], [9, -17.2], [7, 0.0]], [])
+    records = [record(1, 1, 1, 0, i, topk=topk) for i, topk in enumerate(topks)]
+    found = beyond(records, k=1)["only_published_ranking"]
+    assert found == {"n": 2, "count": 1, "share": 0.5}
+    assert beyond(HAND, k=2)["only_published_ranking"] == {"n": 0, "count": 0, "share": None}
+
+
 def test_no_records(quick):
     result = beyond([], k=4)
     json.dumps(result, allow_nan=False)

@@ -14,6 +14,7 @@ from replay.kv_state import (
     describe,
     link_state,
     read_description,
+    remove_state,
     unique_blocks,
 )
 
@@ -136,6 +137,9 @@ def test_every_rank_keeps_its_own_part(tmp_path):
         after = worker.read_kv_blocks([2, 5])
         assert all(torch.equal(a, b) for a, b in zip(layers, after, strict=True))
     assert not torch.equal(before[0][0], before[1][0])
+    remove_state(moved)
+    remove_state(moved)
+    assert not list(moved.parent.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,10 @@ def test_more_problems_detect_less():
 
 
 @pytest.mark.parametrize(
-    ("differences", "n"), [([], 10), ([0.5], 10), ([0.1, 0.1, 0.1], 10), ([0.0, 1.0], 1)]
+    ("differences", "n"),
+    [([], 10), ([0.5], 10), ([0.1, 0.1, 0.1], 10), ([0.0, 1.0], 1), ([0.0, 1.0], 2)],
 )
-def test_without_variance_or_problems_nothing_is_detectable(differences, n):
+def test_without_variance_or_enough_problems_nothing_is_detectable(differences, n):
     assert detectable_excess(np.array(differences), n)["excess"] is None
 
 
@@ -229,4 +230,5 @@ def test_plan_of_a_run_without_outcomes_or_pivots(tmp_path):
         text = (tmp_path / "plan.md").read_text(encoding="utf-8")
         assert "nothing is observed over K" in text and "nan" not in text.lower()
         assert "are not stored for “MAIN”" in text
+        assert "elsewhere (—) a pilot is needed" in text and "The model" not in text
     assert json.loads(json.dumps(plan_table([row("main", [], 4)]).fillna("").to_dict("records")))

@@ -77,7 +77,13 @@ def test_valid_file(tmp_path):
 def test_the_first_campaign_lacks_the_cache_fields(tmp_path):
     value = content(pivot(1, 16, instrumented=False), pivot(2, 16, instrumented=False))
     del value["config"]["scan_start"]
-    assert read(tmp_path / "r.json", save(tmp_path / "r.json", value)) == value
+    sha256 = save(tmp_path / "r.json", value)
+    assert read(tmp_path / "r.json", sha256, instrumented=False) == value
+    with pytest.raises(PublishedError, match=r"record 0 \(.*\): 'cache_ok_exact1' is missing"):
+        read(tmp_path / "r.json", sha256)
+    assert pooled("grpo", [str(tmp_path / "r.json")], [sha256])["pivots"]
+    with pytest.raises(PublishedError, match="'cache_ok_exact1' is missing"):
+        pooled("phi", [str(tmp_path / "r.json")], [sha256])
 
 
 def broken(path, value):
@@ -129,7 +135,7 @@ SECOND = r"record 1 \(problem_id 1, rollout 0, abs_pos 33\): "
         (["config", "k"], KeyError, "config: 'k' is a required property"),
         (["config", "k"], 0, "config: k: 0 is less than the minimum"),
         (["config", "k"], 3, r"record 0 \(.*\): A_exact1 = 0.25 is not a multiple of 1/3"),
-        (["per_problem", 0, "rollout_accuracy"], KeyError, "per_problem: 0: 'rollout_accuracy'"),
+        (["per_problem", 0, "rollout_accuracy"], KeyError, r"per_problem 0 \(problem_id 1\): '"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pinned", [True, False], ids=["right sum", "wrong sum"])
@@ -139,6 +145,7 @@ def test_a_fault_names_file_and_record(tmp_path, path, value, message, pinned):
     with pytest.raises(PublishedError, match=rf"campaign2_k8\.json: {message}") as error:
         read(file, sha256 if pinned else "0" * 64)
     assert ("not the pinned" in str(error.value)) != pinned
+    assert ("replace it by the published file" in str(error.value)) != pinned
 
 
 def test_truncated_json_names_the_file(tmp_path):
@@ -274,7 +281,18 @@ def test_pooled_files_hold_every_pivot_once(tmp_path):
     assert result["config"]["k"] == sections["continuations"]["k"] == 4
     assert sections["cohort"]["scan_start"] == [0, 20] and sections["cohort"]["problems"] == [2, 2]
     assert sections["continuations"]["temperature"] == sections["trunks"]["temperature"] == 0.7
+    assert {name: result["config"][name] for name in ("rollouts", "cont_temp", "margin_lt")} == {
+        "rollouts": 8, "cont_temp": None, "margin_lt": 1.0,
+    }  # fmt: skip
     assert analyze(result["pivots"], 4)["n_records"] == 4
+
+
+def test_pooled_files_share_their_settings(tmp_path):
+    files = {"campaign2_primary": VALID, "campaign2_screened": content(pivot(3, 16), top_p=1.0)}
+    sums = [save(tmp_path / f"{name}.json", value) for name, value in files.items()]
+    message = r"primary\.json and campaign2_screened\.json: config\.top_p is 0\.95 and 1\.0"
+    with pytest.raises(PublishedError, match=message):
+        pooled("main", [str(tmp_path / f"{name}.json") for name in files], sums)
 
 
 def test_greedy_continuations_have_a_temperature_of_their_own(tmp_path):
@@ -293,4 +311,5 @@ def test_the_published_files_pass(shared, name):
     file = shared / "published" / f"{name}.json"
     if not file.is_file():
         pytest.skip(f"{name}.json is not among the reference material")
-    assert read(file, PAPER["records"][name]["sha256"])["pivots"]
+    sha256 = PAPER["records"][name]["sha256"]
+    assert read(file, sha256, instrumented=name.startswith("campaign2"))["pivots"]

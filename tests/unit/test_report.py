@@ -429,7 +429,7 @@ def test_no_table_of_differences_where_none_differs(published):
 
 def test_figure_3_says_what_it_does_not_show(context):
     deltas = {f"greedy_first_logprob_delta_{name}": 0.0 for name in ("exact2", "refeed")}
-    analysis = analyze([r | deltas for r in records("rs")], k=1)
+    analysis = analysed([r | deltas for r in records("rs")])
     cases = [
         configuration("In", analysis=analysis),
         configuration("Out", analysis=analysis, in_figure3=False),

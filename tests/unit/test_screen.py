@@ -24,7 +24,10 @@ def rollouts(accuracies):
 
 
 def test_keeps_mixed_problems_until_enough_are_found():
-    looked_at = scan(PROBLEMS[2:7], rollouts({2: 4, 3: 1, 4: 0, 5: 3, 6: 2}), 2, "strict")
+    rejected = []
+    found = rollouts({2: 4, 3: 1, 4: 0, 5: 3, 6: 2})
+    looked_at = scan(PROBLEMS[2:7], found, rejected.append, 2, "strict")
+    assert [problem.index for problem in rejected] == [2, 4]
     assert looked_at == [
         {"index": 2, "accuracy": 1.0, "admitted": False},
         {"index": 3, "accuracy": 0.25, "admitted": True},
@@ -37,7 +40,7 @@ def test_keeps_mixed_problems_until_enough_are_found():
 
 
 def test_a_scan_that_runs_out_says_so():
-    looked_at = scan(PROBLEMS[2:7], rollouts({3: 1}), 2, "strict")
+    looked_at = scan(PROBLEMS[2:7], rollouts({3: 1}), lambda problem: None, 2, "strict")
     report = cohort_report(Cohort("c", SCREENED), looked_at)
     assert report["found"] == 1
     assert report["note"].startswith("scan limit reached: 1 of 2 problems")

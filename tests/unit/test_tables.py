@@ -15,7 +15,7 @@ from replay.tables import (
     invariance_table,
     printed,
     table1,
-    verdicts,
+    with_verdicts,
     write_invariance,
     write_table,
 )
@@ -194,11 +194,11 @@ def check_files(tmp_path):
     return [str(tmp_path / f"{name}.json") for name in CHECKS]
 
 
-def test_verdicts_go_by_the_names_of_the_files(check_files):
-    assert verdicts(check_files) == {
-        "m_stock_0a": "not invariant: prefill", "m_batch-invariant_1b": "invariant",
-    }  # fmt: skip
-    assert verdicts([]) == {}
+def test_verdicts_go_to_the_rows_by_the_names_of_the_files(check_files):
+    rows = [{"engine_set": name} for name in (*CHECKS, "m_unchecked_2c", None)]
+    found = [row["invariance"] for row in with_verdicts(rows, check_files)]
+    assert found == ["not invariant: prefill", "invariant", None, None]
+    assert with_verdicts(rows[:1], []) == [rows[0] | {"invariance": None}]
 
 
 def test_one_row_an_engine_and_question():

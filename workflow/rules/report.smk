@@ -34,6 +34,7 @@ rule figures:
     input:
         records=per_configuration("records/{configuration}.json"),
         analyses=per_configuration("analysis/{configuration}.json"),
+        invariance=invariance_checks,
     output:
         pdf=expand(f"{RESULTS}/figures/figure{{n}}.pdf", n=FIGURES),
         png=report(

@@ -3,6 +3,7 @@
 from replay.figures import draw_all
 from replay.job import logged
 from replay.storage import read_json
+from replay.tables import with_verdicts
 
 
 def main(snakemake):
@@ -11,7 +12,10 @@ def main(snakemake):
         rows = [
             row | {"records": read_json(records), "analysis": read_json(analysis)}
             for row, records, analysis in zip(
-                snakemake.params.job["rows"], data.records, data.analyses, strict=True
+                with_verdicts(snakemake.params.job["rows"], data.invariance),
+                data.records,
+                data.analyses,
+                strict=True,
             )
         ]
         draw_all(rows, snakemake.output.pdf, snakemake.output.png)

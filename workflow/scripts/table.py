@@ -2,7 +2,7 @@
 
 from replay.job import logged
 from replay.storage import read_json
-from replay.tables import table1, verdicts, write_table
+from replay.tables import table1, with_verdicts, write_table
 
 
 def main(snakemake):
@@ -10,10 +10,11 @@ def main(snakemake):
         job, data, output = snakemake.params.job, snakemake.input, snakemake.output
         if job["note"]:
             print(job["note"])
-        invariance = verdicts(data.invariance)
         rows = [
-            row | {"analysis": read_json(path), "invariance": invariance.get(row["engine_set"])}
-            for row, path in zip(job["rows"], data.analyses, strict=True)
+            row | {"analysis": read_json(path)}
+            for row, path in zip(
+                with_verdicts(job["rows"], data.invariance), data.analyses, strict=True
+            )
         ]
         write_table(table1(rows), output.csv, output.md, output.tex, job["note"])
 

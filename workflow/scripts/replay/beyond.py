@@ -49,6 +49,7 @@ def beyond(records: list[dict], k: int) -> dict:
         "by_offset": _by_offset(frame, common),
         "by_margin_decile": _by_margin_decile(common),
         "by_grader": _by_grader(records, k),
+        "only_published_ranking": _only_published_ranking(records),
         "detectable_excess": detectable_excess(excess),
         "replica_overlap": replica_overlap(records, k, SELECTION),
     }
@@ -150,6 +151,17 @@ def _by_margin_decile(common: pd.DataFrame) -> list[dict]:
         | sign_changes(common[group == g])
         for g in np.unique(group)
     ]
+
+
+def _only_published_ranking(records: list[dict]) -> dict:
+    """Pivots that only ``pivots.ranking: published`` finds, of those with stored top-k logprobs.
+
+    Theirs is a logprob of exactly 0.0, which that ranking passes over. In float32 it leaves the
+    other tokens 16 nats or more behind, so ranked by probability they are far from a low margin.
+    """
+    stored = [record["topk"] for record in records if record.get("topk")]
+    count = sum(any(logprob == 0.0 for _, logprob in topk) for topk in stored)
+    return {"n": len(stored), "count": count, "share": count / len(stored) if stored else None}
 
 
 def _by_grader(records: list[dict], k: int) -> dict | None:

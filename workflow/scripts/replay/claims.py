@@ -174,14 +174,22 @@ def at(name: str, *paths: str, scale: float = 1) -> Recompute:
     return recompute
 
 
-def exactly(name: str, path: str, value: float) -> Recompute:
-    """Whether the value under ``path`` is ``value`` without rounding."""
+def exactly_one(name: str, path: str, scale: int = 1, unit: str = "") -> Recompute:
+    """Whether the value under ``path`` is 1 without rounding."""
 
     def recompute(evidence: Evidence) -> Decided:
         found = _dig(evidence.analysis(name), path)
-        return Decided(found == value, number(found, ".6g"))
+        return Decided(found == 1, number(found and scale * found, ".6g") + unit)
 
     return recompute
+
+
+def one(recompute: Recompute, evidence: Evidence) -> float:
+    """The only value of ``recompute``; NotDerivable if it is undefined."""
+    (value,) = recompute(evidence)
+    if value is None:
+        raise NotDerivable("undefined in these records")
+    return value
 
 
 def percent(name: str, *paths: str) -> Recompute:
@@ -248,9 +256,16 @@ def mostly_zero_crossings(evidence: Evidence, name: str) -> Decided:
 
 
 def mean_zero(evidence: Evidence) -> Decided:
-    bias = evidence.analysis("main")["bias"]
-    low, high = bias["ci95"]
-    return Decided(low <= 0 <= high, f"[{low:+.3f}, {high:+.3f}], t = {bias['t']:.2f}")
+    low, high = bias_interval(evidence)
+    t = number(evidence.analysis("main")["bias"]["t"], ".2f")
+    return Decided(low <= 0 <= high, f"[{low:+.3f}, {high:+.3f}], t = {t}")
+
+
+def bias_interval(evidence: Evidence) -> list[float]:
+    interval = evidence.analysis("main")["bias"]["ci95"]
+    if interval is None:
+        raise NotDerivable("fewer than two eligible pivots")
+    return interval
 
 
 def identical(evidence: Evidence) -> Decided:
@@ -285,16 +300,29 @@ def within_quantum(evidence: Evidence, name: str) -> Decided:
 def refeed_share_of_gap(name: str) -> Recompute:
     """(J_replica - J_refeed) / (1 - J_refeed): what re-feed adds to all selection disagreement."""
 
-    def recompute(evidence: Evidence) -> list[float]:
-        refeed, replica = (jaccard(name, c)(evidence)[0] for c in ("refeed", "replica"))
-        return [(replica - refeed) / (1 - refeed)]
+    def recompute(evidence: Evidence) -> list[float | None]:
+        refeed, replica = (one(jaccard(name, c), evidence) for c in ("refeed", "replica"))
+        return [(replica - refeed) / (1 - refeed) if refeed < 1 else None]
 
     return recompute
 
 
-def two_fifths_to_two_thirds(evidence: Evidence) -> Decided:
-    low, high = over(STOCK, refeed_share_of_gap)(evidence)
-    return Decided(round(5 * low) == 2 and round(3 * high) == 2, f"{low:.2f} to {high:.2f}")
+def refeed_share_of_ceiling(name: str) -> Recompute:
+    """(J_replica - J_refeed) / J_replica: what re-feed takes of the overlap a replica leaves."""
+
+    def recompute(evidence: Evidence) -> list[float | None]:
+        refeed, replica = (one(jaccard(name, c), evidence) for c in ("refeed", "replica"))
+        return [(replica - refeed) / replica if replica else None]
+
+    return recompute
+
+
+def two_fifths_to_two_thirds(share: Callable[[str], Recompute]) -> Recompute:
+    def recompute(evidence: Evidence) -> Decided:
+        low, high = over(STOCK, share)(evidence)
+        return Decided(round(5 * low) == 2 and round(3 * high) == 2, f"{low:.2f} to {high:.2f}")
+
+    return recompute
 
 
 def rises(names: Sequence[str], value: Callable[[str], Recompute], sign: int = 1) -> Recompute:
@@ -302,7 +330,7 @@ def rises(names: Sequence[str], value: Callable[[str], Recompute], sign: int = 1
 
     def recompute(evidence: Evidence) -> Decided:
         evidence.of(names)
-        values = [value(name)(evidence)[0] for name in names]
+        values = [one(value(name), evidence) for name in names]
         shown = ", ".join(f"{LABELS[n]} {v:.3f}" for n, v in zip(names, values, strict=True))
         return Decided(all(sign * (b - a) > 0 for a, b in pairwise(values)), shown)
 
@@ -311,18 +339,18 @@ def rises(names: Sequence[str], value: Callable[[str], Recompute], sign: int = 1
 
 def selection_gap(name: str) -> Recompute:
     return lambda evidence: [
-        jaccard(name, "replica")(evidence)[0] - jaccard(name, "refeed")(evidence)[0]
+        one(jaccard(name, "replica"), evidence) - one(jaccard(name, "refeed"), evidence)
     ]
 
 
 def k8_is_strongest(evidence: Evidence) -> Decided:
     evidence.of(K_STEPS)
-    k4, k8, k16 = (excess(name)(evidence)[0] for name in K_STEPS)
+    k4, k8, k16 = (one(excess(name), evidence) for name in K_STEPS)
     return Decided(k8 > max(k4, k16), f"K=4, 8, 16: {k4:+.1f}, {k8:+.1f}, {k16:+.1f}")
 
 
 def conditioned_is_smaller(evidence: Evidence, name: str) -> Decided:
-    given, every = (excess(name, p)(evidence)[0] for p in ("exact1_conditioned", "common_set"))
+    given, every = (one(excess(name, p), evidence) for p in ("exact1_conditioned", "common_set"))
     return Decided(given < every, f"{given:+.1f} < {every:+.1f}")
 
 
@@ -335,7 +363,7 @@ def conditioned_is_decisive(evidence: Evidence, name: str) -> Decided:
 
 def exceeds_floor(evidence: Evidence, name: str) -> Decided:
     test = evidence.analysis(name)["clustered"]
-    shown = f"{excess(name)(evidence)[0]:+.1f} pp, p = {number(test['p'], '.2g')}"
+    shown = f"{one(excess(name), evidence):+.1f} pp, p = {number(test['p'], '.2g')}"
     return Decided(test["p"] is not None and test["t"] > 0 and test["p"] < LEVEL, shown)
 
 
@@ -348,6 +376,8 @@ def flat_in_margin(what: str) -> Recompute:
         if what == "excess":
             values = values - flipped(common, "exact2").astype(int)
         low = common["margin"] < MARGIN_SPLIT
+        if min(low.sum(), (~low).sum()) < 2:
+            raise NotDerivable(f"fewer than two eligible pivots below or from {MARGIN_SPLIT} up")
         p = stats.ttest_ind(values[low], values[~low], equal_var=False).pvalue
         below, above = 100 * values[low].mean(), 100 * values[~low].mean()
         shown = f"{below:.1f}% below, {above:.1f}% from 0.3 up, p = {number(p, '.2f')}"
@@ -373,6 +403,13 @@ def instrumented(names: Sequence[str]) -> Recompute:
     return lambda evidence: [
         sum(a["cache_instrumentation"]["n_instrumented"] for _, a in evidence.of(names))
     ]
+
+
+def configurations(evidence: Evidence) -> list[float]:
+    """How many of the stock-engine configurations differ in model, K or temperature."""
+    settings = [records["config"]["sections"] for records, _ in evidence.of(STOCK)]
+    used = {(s["model"], *(s["continuations"][n] for n in ("k", "temperature"))) for s in settings}
+    return [len(used)]
 
 
 def models(evidence: Evidence) -> list[float]:
@@ -413,6 +450,14 @@ def trailing_tokens(evidence: Evidence) -> list[float]:
 
 def most_per_rollout(pivots: list[dict]) -> int:
     return max(Counter((r["problem_id"], r["rollout"]) for r in pivots).values())
+
+
+def figure3_files(evidence: Evidence) -> list[float]:
+    return [len({r["cohort"] for records, _ in evidence.of(FIGURE3) for r in records["pivots"]})]
+
+
+def first_campaign(evidence: Evidence) -> list[float]:
+    return [sum(not a["cache_instrumentation"]["n_instrumented"] for _, a in evidence.of(ALL))]
 
 
 def uninstrumented(evidence: Evidence) -> Decided:
@@ -498,7 +543,7 @@ def at_zero(compared: str, holds: Callable[[float], bool]) -> Recompute:
 
 def grows_on_phi(evidence: Evidence) -> Decided:
     evidence.of(("main", "phi"))
-    main, phi = (excess(name)(evidence)[0] for name in ("main", "phi"))
+    main, phi = (one(excess(name), evidence) for name in ("main", "phi"))
     return Decided(phi > main, f"{phi:+.1f} and {main:+.1f} pp")
 
 
@@ -555,6 +600,8 @@ JACCARDS = {
 }
 SPLITS = {"main": ("29", "5"), "k8": ("19", "0"), "grpo": ("16", "2")}
 BIT_EXACT, DIVERGENCE = "greedy_probe/{}/bit_exact_rate", "greedy_probe/{}/divergence_rate"
+NO_ENGINE = "the records name neither the engine nor the hardware"
+NO_PROBE = "the records hold a probe's first token and whether it diverged, not its length"
 NO_PRICE = "the records hold run times, and neither a price nor all runs of the first campaign"
 
 
@@ -615,7 +662,8 @@ def _per_configuration() -> dict[str, list[Claim]]:
                 f"5.2.quantum.{name}",
                 "5.2",
                 f"{LABELS[name]}: selection disagreements, under re-feed and replica, with an"
-                " estimate at most 1/K from the threshold",
+                " estimate at most 1/K from the threshold"
+                + (" (at K=1 any estimate is)" if name == "greedy" else ""),
                 "every one",
                 lambda evidence, name=name: within_quantum(evidence, name),
             )
@@ -628,8 +676,9 @@ _EACH = _per_configuration()
 
 CLAIMS: tuple[Claim, ...] = (
     # Abstract
-    Claim("abstract.configurations", "abstract", "stock-engine configurations", "6",
-          lambda e: [len(e.of(STOCK))]),
+    Claim("abstract.configurations", "abstract",
+          "stock-engine configurations that differ in model, K or temperature", "6",
+          configurations),
     Claim("abstract.models", "abstract", "models", "3", models),
     Claim("abstract.excess", "abstract", "excess over the floor, range, percentage points",
           "14–28", over(STOCK, excess)),
@@ -684,15 +733,20 @@ CLAIMS: tuple[Claim, ...] = (
           at("main", "common_set/refeed/n")),
     Claim("3.2.only_replica", "3.2", "pooled main: eligible pivots nonzero only under the replica",
           "18", at("main", "eligibility_sources/only_exact2_nonzero")),
+    Claim("3.2.probe", "3.2", "tokens of a greedy probe", "32-token", not_derivable(NO_PROBE)),
     Claim("3.2.delta", "3.2", "stored probe delta equals the larger of the two arms' differences",
           "per-pivot maxima over the two arms",
           everywhere((*CAMPAIGN2, "batchinv"), delta_is_maximum)),
-    Claim("3.3.replica", "3.3", "first logprob reproduced bit-exactly by the replica, range, %",
+    Claim("3.3.replica", "3.3", "pivots at which the replica gives both arms' first"
+          " logprobs bit by bit, range, %",
           "61–94", over(STOCK, lambda c: percent(c, BIT_EXACT.format("exact2")))),
-    Claim("3.3.refeed", "3.3", "first logprob reproduced bit-exactly by re-feed, range, %",
+    Claim("3.3.refeed", "3.3", "pivots at which re-feed gives both arms' first"
+          " logprobs bit by bit, range, %",
           "2.6–5.7", over(STOCK, lambda c: percent(c, BIT_EXACT.format("refeed")))),
     Claim("3.3.trailing", "3.3", "tokens of a pivot past its 16-token block boundary", "0–2",
           trailing_tokens),
+    Claim("3.4.first_campaign", "3.4", "configurations of Table 1 without cache fields", "2",
+          first_campaign),
     Claim("3.4.overlap", "3.4", "problems that the first campaign's pooled cohorts share", "four",
           not_derivable("the first campaign's pooled cohorts are not among the record files")),
     # Section 4
@@ -711,6 +765,8 @@ CLAIMS: tuple[Claim, ...] = (
           "mixed-difficulty", screened_is_mixed),
     Claim("4.disjoint", "4", "problems that both cohorts hold: none", "no overlap",
           cohorts_are_disjoint),
+    Claim("4.engine", "4", "version of the engine", "vLLM 0.22.1", not_derivable(NO_ENGINE)),
+    Claim("4.hardware", "4", "hardware of a run", "one A100 SXM 80GB", not_derivable(NO_ENGINE)),
     Claim("4.cost", "4", "total compute, US dollars", "under $10", not_derivable(NO_PRICE)),
     # Table 1
     *_table1(),
@@ -751,9 +807,9 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("5.1.bias", "5.1", "pooled main: bias", "-0.011", at("main", "bias/mean_diff")),
     Claim("5.1.bias_t", "5.1", "pooled main: t of the bias", "-1.23", at("main", "bias/t")),
     Claim("5.1.bias_low", "5.1", "pooled main: lower end of the bias's 95% interval", "-0.029",
-          lambda e: [e.analysis("main")["bias"]["ci95"][0]]),
+          lambda e: bias_interval(e)[:1]),
     Claim("5.1.bias_high", "5.1", "pooled main: upper end of the bias's 95% interval", "+0.006",
-          lambda e: [e.analysis("main")["bias"]["ci95"][1]]),
+          lambda e: bias_interval(e)[1:]),
     Claim("5.1.flat", "5.1", "pooled main: re-feed disagreement below and above a margin of 0.3,"
           " Welch p ≥ 0.05 over pivots", "flat in pivot margin", flat_in_margin("refeed")),
     Claim("5.1.flat_excess", "5.1", "pooled main: excess below and above a margin of 0.3, Welch"
@@ -780,14 +836,18 @@ CLAIMS: tuple[Claim, ...] = (
     # Section 5.2
     *_EACH["jaccards"],
     Claim("5.2.jaccard.batchinv.refeed", "5.2", "batch-invariant: Jaccard under re-feed",
-          "exactly 1.0", exactly("batchinv", f"{THRESHOLD}/refeed_vs_exact1", 1)),
+          "exactly 1.0", exactly_one("batchinv", f"{THRESHOLD}/refeed_vs_exact1")),
     Claim("5.2.jaccard.batchinv.replica", "5.2", "batch-invariant: Jaccard under the replica",
-          "exactly 1.0", exactly("batchinv", f"{THRESHOLD}/replica_vs_exact1", 1)),
+          "exactly 1.0", exactly_one("batchinv", f"{THRESHOLD}/replica_vs_exact1")),
     Claim("5.2.share", "5.2", "(replica − re-feed) / (1 − re-feed) of the Jaccards, range, to the"
-          " nearest fifth and third", "two-fifths to two-thirds", two_fifths_to_two_thirds),
-    Claim("5.2.headroom", "5.2", "(replica − re-feed) / (1 − re-feed) of the Jaccards, range, to"
-          " the nearest fifth and third", "a further two-fifths to two-thirds",
-          two_fifths_to_two_thirds),
+          " nearest fifth and third", "two-fifths to two-thirds",
+          two_fifths_to_two_thirds(refeed_share_of_gap)),
+    Claim("5.2.headroom", "5.2", "headroom as all selection disagreement: (replica − re-feed) /"
+          " (1 − re-feed) of the Jaccards, range, to the nearest fifth and third",
+          "a further two-fifths to two-thirds", two_fifths_to_two_thirds(refeed_share_of_gap)),
+    Claim("5.2.headroom_left", "5.2", "headroom as the overlap that the replica leaves: (replica −"
+          " re-feed) / replica of the Jaccards, range, to the nearest fifth and third",
+          "a further two-fifths to two-thirds", two_fifths_to_two_thirds(refeed_share_of_ceiling)),
     *_EACH["quantum"],
     Claim("5.2.k4", "5.2", "Jaccard under re-feed at K=4", "0.68", jaccard("main", "refeed")),
     Claim("5.2.k16", "5.2", "Jaccard under re-feed at K=16", "0.90", jaccard("k16", "refeed")),
@@ -801,29 +861,36 @@ CLAIMS: tuple[Claim, ...] = (
           " and from 8 to 16", "the re-feed gap narrows as the estimator gets finer",
           rises(K_STEPS, selection_gap, sign=-1)),
     # Section 5.3
-    Claim("5.3.replica", "5.3", "first logprob reproduced bit-exactly by the replica, range, %",
+    Claim("5.3.replica", "5.3", "pivots at which the replica gives both arms' first"
+          " logprobs bit by bit, range, %",
           "61–94", over(STOCK, lambda c: percent(c, BIT_EXACT.format("exact2")))),
-    Claim("5.3.refeed", "5.3", "first logprob reproduced bit-exactly by re-feed, range, %",
+    Claim("5.3.refeed", "5.3", "pivots at which re-feed gives both arms' first"
+          " logprobs bit by bit, range, %",
           "2.6–5.7", over(STOCK, lambda c: percent(c, BIT_EXACT.format("refeed")))),
-    Claim("5.3.p90_replica", "5.3", "pooled main: 90th percentile of the replica's deltas, nats",
+    Claim("5.3.p90_replica", "5.3", "pooled main: 90th percentile of the replica's deltas (the"
+          " smallest that nine tenths do not exceed), nats",
           "3.7×10^-3", at("main", "greedy_probe/exact2/p90_delta")),
-    Claim("5.3.p90_refeed", "5.3", "pooled main: 90th percentile of re-feed's deltas, nats",
+    Claim("5.3.p90_refeed", "5.3", "pooled main: 90th percentile of re-feed's deltas (the smallest"
+          " that nine tenths do not exceed), nats",
           "4.8×10^-2", at("main", "greedy_probe/refeed/p90_delta")),
     Claim("5.3.diverge_refeed", "5.3", "pooled main: probes that diverge under re-feed, %", "22.8",
           percent("main", DIVERGENCE.format("refeed"))),
     Claim("5.3.diverge_replica", "5.3", "pooled main: probes that diverge under the replica, %",
           "7.9", percent("main", DIVERGENCE.format("exact2"))),
-    Claim("figure3.runs", "Figure 3", "second-campaign runs that the figure pools", "4",
-          lambda e: [sum(len(r["config"]["published"]) for r, _ in e.of(FIGURE3))]),
+    Claim("5.3.probe", "5.3", "tokens within which probes diverge", "32 greedy tokens",
+          not_derivable(NO_PROBE)),
+    Claim("figure3.runs", "Figure 3", "record files with pivots of pooled main, K=8 and Phi-4-mini",
+          "4", figure3_files),
     Claim("figure3.replica", "Figure 3", "deltas of exactly zero under the replica: more than half",
           "mass concentrates at exactly zero", at_zero("exact2", lambda share: share > 50)),
     Claim("figure3.refeed", "Figure 3", "deltas of exactly zero under re-feed: less than a tenth",
           "essentially no mass there", at_zero("refeed", lambda share: share < 10)),
     Claim("figure3.batchinv.refeed", "Figure 3", "batch-invariant: share of deltas of exactly zero"
-          " under re-feed", "100% at zero", exactly("batchinv", BIT_EXACT.format("refeed"), 1)),
+          " under re-feed", "100% at zero",
+          exactly_one("batchinv", BIT_EXACT.format("refeed"), 100, "%")),
     Claim("figure3.batchinv.replica", "Figure 3", "batch-invariant: share of deltas of exactly zero"
           " under the replica", "100% at zero",
-          exactly("batchinv", BIT_EXACT.format("exact2"), 1)),
+          exactly_one("batchinv", BIT_EXACT.format("exact2"), 100, "%")),
     # Section 5.4
     Claim("5.4.temperature", "5.4", "batch-invariant: temperature of the continuations", "0.7",
           setting(["batchinv"], "continuations/temperature")),
@@ -838,15 +905,15 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("5.4.floor", "5.4", "batch-invariant: sign changes under the replica", "0",
           at("batchinv", "common_set/floor/flips")),
     Claim("5.4.bits_refeed", "5.4", "batch-invariant: share of bit-exact probes under re-feed",
-          "100%", exactly("batchinv", BIT_EXACT.format("refeed"), 1)),
+          "100%", exactly_one("batchinv", BIT_EXACT.format("refeed"), 100, "%")),
     Claim("5.4.bits_replica", "5.4", "batch-invariant: share of bit-exact probes under the replica",
-          "100%", exactly("batchinv", BIT_EXACT.format("exact2"), 1)),
+          "100%", exactly_one("batchinv", BIT_EXACT.format("exact2"), 100, "%")),
     Claim("5.4.estimates", "5.4", "batch-invariant: pivots with the estimate of exact 1, re-feed",
           "395", at("batchinv", "identity/refeed/estimates/identical")),
     Claim("5.4.estimates_replica", "5.4", "batch-invariant: pivots with the estimate of exact 1,"
           " replica", "395", at("batchinv", "identity/exact2/estimates/identical")),
     Claim("5.4.jaccard", "5.4", "batch-invariant: Jaccard under re-feed", "exactly 1.0",
-          exactly("batchinv", f"{THRESHOLD}/refeed_vs_exact1", 1)),
+          exactly_one("batchinv", f"{THRESHOLD}/refeed_vs_exact1")),
     Claim("5.4.identical", "5.4", "batch-invariant: channels equal at every pivot",
           "identity on every stored channel", identical),
     # Section 5.5

@@ -86,9 +86,12 @@ def cpus_for(threads: int) -> list[int]:
 
 
 class Engine:
-    """A running engine. `settings` is the resolved `engine` section plus `numerics`."""
+    """A running engine. `settings` is the resolved `engine` section plus `numerics`.
 
-    def __init__(self, model: Path | str, settings: dict):
+    `load_format` is vLLM's; `dummy` gives random weights to a model that is only to be timed.
+    """
+
+    def __init__(self, model: Path | str, settings: dict, load_format: str = "auto"):
         self.settings = settings
         self.environment = environment(settings)
         os.environ.update(self.environment)
@@ -104,6 +107,7 @@ class Engine:
         capability = None if cpu else current_platform.get_device_capability().major
         self.llm = LLM(
             model=str(model),
+            load_format=load_format,
             dtype=settings["dtype"],
             seed=0,
             block_size=settings["block_size"],

@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from replay.analysis import common_set, flipped, pivot_frame
-from replay.tables import UNDEFINED
+from replay.tables import UNDEFINED, check_failed
 
 RED, GREY = "#b2182b", "#6b6b6b"
 # Pale enough at the top for black counts and red outlines.
@@ -57,8 +57,8 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF and PNG files.
 
     ``rows`` are those of ``tables.table1`` with ``numerics`` and ``records`` (a records file's
-    content). Figure 1 shows the first row, figure 3 pools the rows with the same numerics, without
-    those whose ``in_figure3`` is false.
+    content). Figure 1 shows the first row, figure 3 pools the rows with the same numerics, apart
+    from those whose engine's self-check failed, and without those whose ``in_figure3`` is false.
     """
     main = rows[0]
     records = main["records"]
@@ -67,7 +67,8 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     figure2(rows, pdfs[1], pngs[1])
     series: dict[str, list[dict]] = {}
     for row in (r for r in rows if r.get("in_figure3", True)):
-        series.setdefault(f"{row['numerics']} numerics", []).extend(row["records"]["pivots"])
+        name = f"{row['numerics']} numerics" + (", check failed" if check_failed(row) else "")
+        series.setdefault(name, []).extend(row["records"]["pivots"])
     figure3(series, pdfs[2], pngs[2])
     figure5(rows, pdfs[3], pngs[3])
 

@@ -37,6 +37,13 @@ def rank_file(path: Path | str, rank: int) -> Path:
     return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
+def remove_state(path: Path) -> None:
+    """Remove the files of a state, all ranks; nothing where it is gone already."""
+    ranks = read_description(path).ranks if path.exists() else 0
+    for rank in reversed(range(ranks)):  # the first says how many there are
+        rank_file(path, rank).unlink(missing_ok=True)
+
+
 def link_state(source: Path, target: Path) -> None:
     """Give the files of a state, all ranks, a second name."""
     for rank in range(read_description(source).ranks):

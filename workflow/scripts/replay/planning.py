@@ -41,7 +41,8 @@ def detectable_excess(differences: np.ndarray, n: int | None = None) -> dict:
     Of a one-sample t test on the per-problem differences (paper, Table 1), whose power follows
     the noncentral t distribution (Cohen, Statistical Power Analysis, 1988, chapter 2); the
     standard deviation between problems is the observed one, ``n`` by default the observed number.
-    ``excess`` is None for fewer than two problems, or where all differences are equal.
+    ``excess`` is None for fewer than two problems, where all differences are equal, or where not
+    even an excess of 1, the largest there is, would show.
     """
     observed = len(differences)
     n = observed if n is None else n
@@ -51,7 +52,8 @@ def detectable_excess(differences: np.ndarray, n: int | None = None) -> dict:
     size = TTestPower().solve_power(
         effect_size=None, nobs=n, alpha=LEVEL, power=POWER, alternative="two-sided"
     )
-    return {"n_problems": n, "sd": sd, "excess": float(size * sd)}
+    excess = float(size * sd)
+    return {"n_problems": n, "sd": sd, "excess": excess if excess <= 1 else None}
 
 
 def replica_overlap(records: list[dict], k: int, threshold: float) -> dict:
@@ -284,11 +286,7 @@ def _plan_text(rows: list[dict], table: pd.DataFrame) -> str:
             f"Detectable excess: the smallest mean over problems of re-feed minus floor rate that a"
             f" two-sided t test at the {LEVEL:.0%} level finds with {POWER:.0%} power, if problems"
             " vary as they did in the configuration under “SD from”.\n",
-            "Replica Jaccard: overlap of two exact passes' selections at 0.5 with the same seeds,"
-            " observed at this K or from the model; with fresh seeds always from the model. The"
-            " model takes continuations as independent, with success rates fitted to the stored"
-            f" outcomes of “{alike[-1]['label']}”, and goes up to {REACH} times its K, where it is"
-            f" off by some 0.05 in simulations: beyond ({UNDEFINED}) a pilot is needed.\n",
+            f"{_overlap_note(alike[-1])}\n",
             "Requests: trunks, and continuations and one probe for both arms in three passes;"
             " screening comes on top.\n",
             "## What it was planned from\n",
@@ -297,6 +295,19 @@ def _plan_text(rows: list[dict], table: pd.DataFrame) -> str:
             needed_sentence(rows) + "\n",
             *found,
         ]
+    )
+
+
+def _overlap_note(deepest: dict) -> str:
+    """What the columns of overlap are; ``deepest`` is the configuration with the largest K."""
+    note = "Replica Jaccard: overlap of two exact passes' selections at 0.5 with the same seeds, "
+    if not deepest["analysis"]["replica_overlap"]["by_k"]:
+        return f"{note}where it was observed at this K; elsewhere ({UNDEFINED}) a pilot is needed."
+    return (
+        f"{note}observed at this K or from the model; with fresh seeds always from the model. The"
+        " model takes continuations as independent, with success rates fitted to the stored"
+        f" outcomes of “{deepest['label']}”, and goes up to {REACH} times its K, where it is off by"
+        f" some 0.05 in simulations: beyond ({UNDEFINED}) a pilot is needed."
     )
 
 

@@ -17,18 +17,19 @@ from typing import Any
 import jsonschema
 import yaml
 
-from replay.protocol import pivot_key
+from replay.protocol import EXACT, PASSES, pivot_key
 from replay.storage import atomic_path
 
 DOWNLOADS = Path("resources/published")
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "records.schema.yaml"
 TIMEOUT_S = 60
+REPLACE = "replace it by the published file"
 KEY = ("problem_id", "rollout", "abs_pos")
-# Fields of a record that a file has in every record or in none: the first campaign lacks them.
-INSTRUMENTED = (
-    *(f"cache_ok_{p}" for p in ("exact1", "exact2")),
-    *(f"greedy_first_{p}" for p in ("exact1", "exact2", "refeed")),
-)
+# Fields of every record but those of the first campaign, which precedes them (paper 3.4).
+INSTRUMENTED = (*(f"cache_ok_{p}" for p in EXACT), *(f"greedy_first_{p}" for p in PASSES))
+FIRST_CAMPAIGN = "campaign1_"
+# Settings that say which problems a file holds; files of one configuration share all others.
+COHORT = ("problems", "screen_mixed", "scan_start", "scan_limit")
 
 
 def _is_finite(_checker: jsonschema.TypeChecker, value: Any) -> bool:
@@ -176,24 +177,25 @@ def _wrong_sum(content: bytes, sha256: str) -> str:
     return "" if found == sha256 else f"has sha256 {found}, not the pinned {sha256}"
 
 
-def read(path: Path | str, sha256: str) -> dict:
+def read(path: Path | str, sha256: str, instrumented: bool = True) -> dict:
     """The content of a record file that is what was published.
 
     Raises PublishedError that names the file, and the record at fault where there is one: no JSON,
     a field that is missing or not of its type (NaN is no number), a pivot given twice, an estimate
-    that is not a multiple of 1/K, or another sha256.
+    that is not a multiple of 1/K, or another sha256. ``instrumented`` says whether the fields
+    INSTRUMENTED must be there.
     """
     path = Path(path)
     raw = path.read_bytes()
     wrong_sum = _wrong_sum(raw, sha256)
     try:
         content = _parsed(raw)
-        _check(content)
+        _check(content, instrumented)
     except ValueError as error:
-        hint = f"; the file {wrong_sum}" if wrong_sum else ""
+        hint = f"; the file {wrong_sum}: {REPLACE}" if wrong_sum else ""
         raise PublishedError(f"{path}: {error}{hint}") from error
     if wrong_sum:
-        raise PublishedError(f"{path} {wrong_sum}; replace it by the published file")
+        raise PublishedError(f"{path} {wrong_sum}: {REPLACE}")
     return content
 
 
@@ -204,7 +206,7 @@ def _parsed(raw: bytes) -> Any:
         raise ValueError(f"not valid JSON ({error})") from error
 
 
-def _check(content: Any) -> None:
+def _check(content: Any, instrumented: bool) -> None:
     """Raise ValueError that says what is wrong, in which record."""
     # Imported here: the configuration needs this module, but no data frames.
     from replay.analysis import pivot_frame
@@ -212,49 +214,51 @@ def _check(content: Any) -> None:
     schema = yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
     for error in VALIDATOR(schema).iter_errors(content):
         raise ValueError(_place(content, list(error.absolute_path)) + error.message)
-    records = content["pivots"]
-    for field in INSTRUMENTED:
-        lacking = [i for i, record in enumerate(records) if field not in record]
-        if 0 < len(lacking) < len(records):
-            raise ValueError(
-                f"{_place(content, ['pivots', lacking[0]])}{field!r} is missing, which other"
-                " records have"
-            )
-    pivot_frame(records, content["config"]["k"])
+    for i, record in enumerate(content["pivots"] if instrumented else []):
+        for field in INSTRUMENTED:
+            if field not in record:
+                raise ValueError(f"{_place(content, ['pivots', i])}{field!r} is missing")
+    pivot_frame(content["pivots"], content["config"]["k"])
 
 
 def _place(content: Any, path: list) -> str:
     """What a path inside a record file points to, for a message."""
-    if path[:1] != ["pivots"] or len(path) < 2:
+    names = {"pivots": "record", "per_problem": "per_problem"}
+    if len(path) < 2 or path[0] not in names:
         return "".join(f"{name}: " for name in path)
-    record = content["pivots"][path[1]]
+    record = content[path[0]][path[1]]
     known = [name for name in KEY if isinstance(record, dict) and name in record]
     key = ", ".join(f"{name} {record[name]}" for name in known)
-    return f"record {path[1]} ({key}): " + "".join(f"{name}: " for name in path[2:])
+    return f"{names[path[0]]} {path[1]} ({key}): " + "".join(f"{name}: " for name in path[2:])
 
 
 def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
     """A records file, as this workflow writes them, from the published files of a configuration.
 
     ``files`` are those of ``PublishedConfiguration.files``, with the sha256 that each must have.
-    Pivots that several files hold are taken once, from the first. Raises as ``read`` does.
+    Pivots that several files hold are taken once, from the first. Raises as ``read`` does, and
+    PublishedError where the files differ in a setting that is not one of COHORT.
     """
     from replay.analysis import pool
 
     configuration = CONFIGURATIONS[name]
     names = configuration.files
-    contents = {n: read(*pair) for n, *pair in zip(names, files, sha256, strict=True)}
-    records, k = pool(*files)
+    contents = {
+        n: read(*pair, instrumented=not n.startswith(FIRST_CAMPAIGN))
+        for n, *pair in zip(names, files, sha256, strict=True)
+    }
+    settings = {n: content["config"] for n, content in contents.items()}
+    shared = _shared(settings)
+    records, _ = pool(*files)
     cohort = {pivot_key(r): n for n in reversed(names) for r in contents[n]["pivots"]}
-    settings = [content["config"] for content in contents.values()]
     return {
         "experiment": contents[names[0]]["experiment"],
-        "config": {
+        "config": shared
+        | {
             "configuration": name,
             "numerics": configuration.numerics,
-            "k": k,
-            "published": {n: content["config"] for n, content in contents.items()},
-            "sections": _sections(settings),
+            "published": settings,
+            "sections": _sections(shared, list(settings.values())),
         },
         "per_problem": [
             problem | {"cohort": n}
@@ -265,37 +269,44 @@ def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
     }
 
 
-def _sections(settings: list[dict]) -> dict:
+def _shared(settings: dict[str, dict]) -> dict:
+    """The settings under which all files of a configuration were recorded."""
+    (first, one), *others = (
+        (file, {name: value for name, value in of.items() if name not in COHORT})
+        for file, of in settings.items()
+    )
+    for other, of in others:
+        for name in sorted(one.keys() | of.keys()):
+            if one.get(name) != of.get(name):
+                raise PublishedError(
+                    f"{first}.json and {other}.json: config.{name} is {one.get(name)} and"
+                    f" {of.get(name)}; files of one configuration must share it"
+                )
+    return one
+
+
+def _sections(shared: dict, files: list[dict]) -> dict:
     """The published settings under the names that this workflow's configuration gives them."""
-
-    def each(name: str) -> list:
-        return [s.get(name) for s in settings]
-
-    def common(name: str) -> Any:
-        """The value that all files share, or theirs in order."""
-        first, *others = values = each(name)
-        return first if all(value == first for value in others) else values
-
-    greedy = common("cont_temp") is not None
-    cohort = ("problems", "screen_mixed", "scan_start", "scan_limit")
-    names = {
-        "trunks": ("rollouts", "temperature", "top_p", "max_trunk_tokens"),
-        "pivots": ("margin_lt", "boundary_slack", "max_pivots_per_rollout"),
-        "continuations": (
-            "k",
-            "cont_temp" if greedy else "temperature",
-            "top_p",
-            "max_cont_tokens",
-        ),
-    }
-    ours = {
-        "max_trunk_tokens": "max_tokens",
-        "max_pivots_per_rollout": "max_per_rollout",
-        "max_cont_tokens": "max_tokens",
-        "cont_temp": "temperature",
-    }
+    greedy = shared.get("cont_temp")
+    cohort = {name: [settings.get(name) for settings in files] for name in COHORT}
     return {
-        "model": common("model"),
-        "cohort": {n: each(n) if len(settings) > 1 else common(n) for n in cohort},
-        **{s: {ours.get(n, n): common(n) for n in fields} for s, fields in names.items()},
+        "model": shared["model"],
+        "cohort": {n: values if len(files) > 1 else values[0] for n, values in cohort.items()},
+        "trunks": {
+            "rollouts": shared["rollouts"],
+            "temperature": shared["temperature"],
+            "top_p": shared["top_p"],
+            "max_tokens": shared["max_trunk_tokens"],
+        },
+        "pivots": {
+            "margin_lt": shared["margin_lt"],
+            "boundary_slack": shared["boundary_slack"],
+            "max_per_rollout": shared["max_pivots_per_rollout"],
+        },
+        "continuations": {
+            "k": shared["k"],
+            "temperature": shared["temperature"] if greedy is None else greedy,
+            "top_p": shared["top_p"],
+            "max_tokens": shared["max_cont_tokens"],
+        },
     }

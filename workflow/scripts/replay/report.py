@@ -407,7 +407,7 @@ def _table1(table, configurations: list[dict]) -> dict:
     labels = {c["name"]: c["label"] for c in configurations}
     checks = table.get("invariance", [None] * len(table))
     names = [
-        marked(labels.get(name, name), check)
+        marked({"label": labels.get(name, name), "invariance": check})
         for name, check in zip(table["configuration"], checks, strict=True)
     ]
     text = printed(table.set_axis(names, axis=0))
@@ -755,6 +755,8 @@ STATISTICS = {
     "McNemar": "the exact test over single pivots, which takes pivots of one problem as unrelated",
     "after Holm": "adjusted for testing every configuration that has a p",
     "unsaturated": "without pivots at which all compared logprobs are exactly 0.0",
+    "Pivots only under the published ranking": "whose most probable token has a logprob of exactly"
+    " 0.0, which pivots.ranking: published passes over; where top-k logprobs are stored",
     "Detectable excess": "the smallest mean difference over problems that as many problems, as"
     " unlike each other as these, show with 80% power at the 5% level",
     "K for a Jaccard of 0.9": "continuations from which two exact passes select sets at 0.5 that"

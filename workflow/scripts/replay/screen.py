@@ -9,7 +9,7 @@ from replay.datasets import Problem, load_problems
 from replay.engine import software_versions
 from replay.grading import grade
 from replay.job import progress
-from replay.kv_state import link_state
+from replay.kv_state import link_state, remove_state
 from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
 from replay.trunks import TrunkGenerator
 
@@ -29,19 +29,24 @@ def accuracy(rows: list[dict], gold: float, grader: str) -> float:
 def scan(
     problems: Iterable[Problem],
     rollouts: Callable[[Problem], list[dict]],
+    reject: Callable[[Problem], None],
     wanted: int,
     grader: str,
 ) -> list[dict]:
     """Keep problems whose trunk rollouts are neither all right nor all wrong, until `wanted`.
 
     Returns every problem looked at, in order: index, trunk accuracy, and whether it was admitted.
+    `reject` is told of each that was not.
     """
     looked_at: list[dict] = []
     for problem in problems:
         if sum(entry["admitted"] for entry in looked_at) == wanted:
             break
         share = accuracy(rollouts(problem), problem.answer, grader)
-        looked_at.append({"index": problem.index, "accuracy": share, "admitted": 0.0 < share < 1.0})
+        admitted = 0.0 < share < 1.0
+        if not admitted:
+            reject(problem)
+        looked_at.append({"index": problem.index, "accuracy": share, "admitted": admitted})
     return looked_at
 
 
@@ -97,6 +102,8 @@ def run(
             looked_at = scan(
                 problems,
                 lambda problem: (bar.update(), generator.rollouts(problem))[1],
+                # Its transcripts are enough to go on after a crash; its state is big.
+                lambda problem: remove_state(generator.kv_piece(problem.index)),
                 settings["cohort"]["n"],
                 screen["grader"],
             )

@@ -40,6 +40,7 @@ NAMES = {
     "p_mcnemar": ("McNemar exact p", ".2g"),
     "p_mcnemar_holm": ("McNemar exact p after Holm", ".2g"),
     "bit_exact_pct": ("First logprob bit-exact (%)", ".1f"),
+    "only_published_ranking_pct": ("Pivots only under the published ranking (%)", ".1f"),
     "detectable_excess_pp": ("Detectable excess (pp)", ".1f"),
     "k_needed": (f"K for a Jaccard of {TARGET_JACCARD}", ".0f"),
 }
@@ -106,6 +107,9 @@ def _lines(name: str, analysis: dict) -> Iterator[dict]:
             rate = _times(100, sides[side]["flip_rate"])
             count = sides[side]["n"]
             yield _line(name, "sign_changes_pct", comparison, group, rate, n=count, note=note)
+    ranking = analysis["only_published_ranking"]
+    share = _times(100, ranking["share"])
+    yield _line(name, "only_published_ranking_pct", "", "", share, n=ranking["n"])
     power = analysis["detectable_excess"]
     yield _line(
         name, "detectable_excess_pp", "", "", _times(100, power["excess"]), n=power["n_problems"]

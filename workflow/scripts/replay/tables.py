@@ -41,22 +41,22 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    found = [row.get("invariance") for row in rows]
-    labels = [marked(row["label"], verdict) for row, verdict in zip(rows, found, strict=True)]
-    table = pd.DataFrame(values, columns=COLUMNS, index=labels)
+    table = pd.DataFrame(values, columns=COLUMNS, index=[marked(row) for row in rows])
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
-    if any(map(_failed, found)):
-        table["invariance"] = found
+    if any(check_failed(row) for row in rows):
+        table["invariance"] = [row.get("invariance") for row in rows]
     return table
 
 
-def marked(label: str, verdict: str | None) -> str:
-    """A row's label, which says so where the self-check of the row's engine failed."""
-    return f"{label} ({verdict})" if _failed(verdict) else label
-
-
-def _failed(verdict: str | None) -> bool:
+def check_failed(row: dict) -> bool:
+    """Whether the self-check of the row's engine found it not to be invariant."""
+    verdict = row.get("invariance")
     return not pd.isna(verdict) and verdict != INVARIANT
+
+
+def marked(row: dict) -> str:
+    """The row's label, which says so where the self-check of the row's engine failed."""
+    return f"{row['label']} ({row['invariance']})" if check_failed(row) else row["label"]
 
 
 def _statistics(analysis: dict) -> list:
@@ -141,9 +141,10 @@ def markdown_table(text: pd.DataFrame, texts: int) -> str:
     )
 
 
-def verdicts(checks: list[str]) -> dict[str, str]:
-    """Verdict of each engine's self-check, from the files that are named after the engines."""
-    return {Path(path).stem: read_json(path)["verdict"] for path in checks}
+def with_verdicts(rows: list[dict], checks: list[str]) -> list[dict]:
+    """Rows with ``invariance``, from the self-checks' files that are named after the engines."""
+    verdicts = {Path(path).stem: read_json(path)["verdict"] for path in checks}
+    return [row | {"invariance": verdicts.get(row["engine_set"])} for row in rows]
 
 
 def invariance_table(results: dict[str, dict]) -> pd.DataFrame:

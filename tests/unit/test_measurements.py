@@ -1,0 +1,65 @@
+"""The tables of docs/measurements.md, recomputed from the records that are committed with them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from replay.analysis import analyze
+from replay.config import load_study
+from replay.tables import table1, with_verdicts, write_table
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "docs" / "data" / "h200"
+
+
+def records(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def rows(run):
+    """Rows of Table 1 of the configurations that were run, with their analyses."""
+    catalog, own = (
+        yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text()) for name in ("catalog", run)
+    )
+    checks = sorted((DATA / run / "invariance").glob("*.json"))
+    for row in with_verdicts(load_study(catalog | own).rows, checks):
+        path = DATA / run / "records" / f"{row['name']}.json.gz"
+        if path.exists():
+            content = records(path)
+            yield row | {"analysis": analyze(content["pivots"], content["config"]["k"])}
+
+
+@pytest.mark.parametrize("run", ["gpu", "gpu-gsm8k"])
+def test_tables_follow_from_the_records(run, tmp_path):
+    csv, markdown = tmp_path / "table1.csv", tmp_path / "table1.md"
+    write_table(table1(list(rows(run))), csv, markdown, tmp_path / "table1.tex")
+    assert csv.read_text() == (DATA / run / "table1.csv").read_text()
+    page = (ROOT / "docs" / "measurements.md").read_text()
+    for line in markdown.read_text().splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert f"| {' | '.join([cells[0], *cells[2:7]])} |" in page
+
+
+@pytest.mark.parametrize("run", ["gpu", "gpu-gsm8k"])
+def test_what_the_page_says_of_invariance(run):
+    for row in rows(run):
+        identity = row["analysis"]["identity"]
+        invariant = row["invariance"] == "invariant"
+        assert identity["refeed"]["all_identical"] == invariant
+        in_process = not row["name"].endswith("-core")
+        assert identity["exact2"]["all_identical"] == (in_process or invariant)
+
+
+def test_the_arms_of_section_1():
+    verdicts = {
+        path.stem: json.loads(path.read_text())["verdict"]
+        for path in (DATA / "invariance").glob("*.json")
+    }
+    invariant = {name for name, verdict in verdicts.items() if verdict == "invariant"}
+    assert invariant == {
+        "batch-invariant", "batch-invariant-core", "batch-invariant-triton", "batch-invariant-flex",
+    }  # fmt: skip
+    assert set(verdicts) - invariant == {"stock", "stock-core", "batch-invariant-fa3"}
