@@ -152,6 +152,15 @@ def test_without_the_variable_all_devices_of_the_host_are_visible(monkeypatch, t
         claim(4)
 
 
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [("0, 1", ["0", "1"]), ("-1", []), ("1,-1,0", ["1"]), ("2,2", ["2"]), (" ", [])],
+)
+def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, listed, names):
+    monkeypatch.setenv(VARIABLE, listed)
+    assert visible() == names
+
+
 @pytest.mark.parametrize(("engine", "count"), [(CUDA, 2), (CPU, 0)])
 def test_an_engine_takes_a_gpu_a_rank_and_none_on_a_cpu(engine, count):
     assert gpus(engine) == count

@@ -44,6 +44,11 @@ def test_a_cpu_engine_is_bound_to_as_many_cpus_as_it_has_threads():
     assert bound == str(first)
 
 
+def test_as_many_threads_compute_whatever_the_environment_says():
+    """Snakemake sets MKL's number to the threads of the rule, and torch goes by it."""
+    assert environment(SETTINGS | {"device": "cpu"})["MKL_NUM_THREADS"] == "1"
+
+
 def test_more_threads_than_cpus_is_refused():
     with pytest.raises(EngineError, match=re.escape("engine.threads is 4096")):
         environment(SETTINGS | {"device": "cpu", "threads": 4096})
@@ -76,7 +81,7 @@ def test_what_one_engine_does_to_its_attention_is_not_what_the_next_one_gets():
 
 RANK = {
     "attention_backend": "FLASHINFER", "flash_attn_version": None, "linear_rows": "as batched",
-    "prefix_caching": True,
+    "prefix_caching": True, "threads": 1,
 }  # fmt: skip
 
 
@@ -102,6 +107,13 @@ def test_an_engine_that_caches_no_prefixes_is_refused(workers_cache, scheduler_c
     says = "FLASHINFER switched prefix caching off under batch-invariant .*engine.attention_backend"
     with pytest.raises(EngineError, match=says):
         engine(ranks, scheduler_caches)._numerics_in_force()
+
+
+def test_another_number_of_threads_than_asked_for_is_refused():
+    made = engine([RANK])
+    made.settings = made.settings | {"device": "cpu", "threads": 2}
+    with pytest.raises(EngineError, match="engine.threads is 2, but the engine computes with 1"):
+        made._numerics_in_force()
 
 
 def test_ranks_that_compute_differently_are_refused():

@@ -46,6 +46,7 @@ ENGINE_FACTS = {
     "device": "the hardware it ran on",
     "attention_backend": "the attention kernels",
     "flash_attn_version": "version of FlashAttention; not set where the kernels are others",
+    "threads": "CPU threads of the engine; they change the bits of a CPU engine",
     "linear_rows": "rows that a matrix product takes at a time; as batched: all that share a step",
     "numerics": "as in Settings",
     "dtype": "number format of weights and state",
