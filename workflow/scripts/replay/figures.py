@@ -67,7 +67,8 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     figure2(rows, pdfs[1], pngs[1])
     series: dict[str, list[dict]] = {}
     for row in (r for r in rows if r.get("in_figure3", True)):
-        name = f"{row['numerics']} numerics" + (", check failed" if check_failed(row) else "")
+        failed = check_failed(row.get("invariance"))
+        name = f"{row['numerics']} numerics" + (", check failed" if failed else "")
         series.setdefault(name, []).extend(row["records"]["pivots"])
     figure3(series, pdfs[2], pngs[2])
     figure5(rows, pdfs[3], pngs[3])

@@ -41,20 +41,23 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
+    found = [row.get("invariance") for row in rows]
+    labels = [marked(row["label"], verdict) for row, verdict in zip(rows, found, strict=True)]
+    table = pd.DataFrame(values, columns=COLUMNS, index=labels)
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
-    if any(check_failed(row) for row in rows):
-        table["invariance"] = [row.get("invariance") for row in rows]
+    if any(map(check_failed, found)):
+        table["invariance"] = found
     return table
 
 
-def check_failed(row: dict) -> bool:
-    """Whether the self-check of the row's engine found it not to be invariant."""
-    return row.get("invariance") not in (None, INVARIANT)
+def marked(label: str, verdict: str | None) -> str:
+    """A row's label, which says so where the self-check of the row's engine failed."""
+    return f"{label} ({verdict})" if check_failed(verdict) else label
 
 
-def _label(row: dict) -> str:
-    return f"{row['label']} ({row['invariance']})" if check_failed(row) else row["label"]
+def check_failed(verdict: str | None) -> bool:
+    """Whether a self-check was made, and found its engine not to be invariant."""
+    return not pd.isna(verdict) and verdict != INVARIANT
 
 
 def _statistics(analysis: dict) -> list:
@@ -183,7 +186,7 @@ def write_invariance(
     """Write the self-checks of all engines as one table, and show it."""
     table = invariance_table({Path(path).stem: read_json(path) for path in checks})
     write_text(csv, table.to_csv(index=False))
-    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
-    shown = markdown_table(text.replace({"<NA>": UNDEFINED}), texts=2)
+    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(object)
+    shown = markdown_table(text.where(text.notna(), UNDEFINED).astype(str), texts=5)
     write_text(markdown, shown)
     print(shown, file=console)
