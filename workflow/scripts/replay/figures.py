@@ -44,6 +44,7 @@ STYLE = {
     "axes.spines.right": False,
 }
 COLUMN_IN, PAGE_IN = 3.3, 7
+PNG_DPI = 200
 # Groups of bars that fit into one column.
 COLUMN_GROUPS = 3
 DIGITS = 9  # significant ones in a CSV
@@ -388,5 +389,5 @@ def _message(text: str, pdf: str | Path, png: str | Path) -> None:
 
 def _save(fig: Figure, pdf: str | Path, png: str | Path) -> None:
     fig.savefig(pdf, metadata={"CreationDate": None})
-    fig.savefig(png, dpi=200)
+    fig.savefig(png, dpi=PNG_DPI)
     plt.close(fig)

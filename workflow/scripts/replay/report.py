@@ -16,6 +16,7 @@ from markupsafe import Markup
 from replay.analysis import MARGIN_SPLIT
 from replay.browser import dumped
 from replay.config import SECTIONS, load_schema
+from replay.figures import PNG_DPI
 from replay.inference import holm
 from replay.protocol import EXACT, PASSES, REFERENCE
 from replay.statistics_table import printed_statistics, statistics_table
@@ -343,12 +344,13 @@ def _figures(context: dict) -> list[dict]:
 
 
 def _image(png: bytes) -> dict:
-    """The image for a data URL, and the width that shows all figures at one scale.
+    """The image for a data URL, and the widths that show all figures at one scale.
 
-    The width in pixels is in bytes 16 to 19 of a PNG file.
+    The width in pixels is in bytes 16 to 19 of a PNG file; in inches it is the printed one.
     """
     pixels = int.from_bytes(png[16:20], "big")
-    return {"data": base64.b64encode(png).decode(), "width": pixels * 2 // 3}
+    data = base64.b64encode(png).decode()
+    return {"data": data, "width": pixels * 2 // 3, "inches": pixels / PNG_DPI}
 
 
 def _figure1(main: list[dict]) -> str:
