@@ -183,7 +183,7 @@ def test_a_chosen_pivot_has_its_question_transcript_and_passes(tab):
     ]
     actual, alternative = shown(tab, ".arm")
     assert (
-        actual.startswith("Actual arm: token 4")
+        actual.startswith("Actual arm: token ␣4")
         and "re-feed: right, answer 4; as exact 1" in actual
     )
     assert alternative.count("re-feed: right, answer 4; differs from token 1") == 1

@@ -140,8 +140,12 @@
     return [title, make("p", { class: "said", id: "transcript" }, ...pieces)];
   }
 
+  /** A token whose spaces and line breaks can be seen. */
+  const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "(no text)";
+
   /** A pivot in the transcript: a button where it can be chosen. */
-  function pivotMark(pivot, text, position) {
+  function pivotMark(pivot, token, position) {
+    const text = token.trim() ? token : visible(token);
     const current = position === pivot.abs_pos;
     const index = shown.findIndex(
       (p) => p.problem_id === pivot.problem_id && p.rollout === pivot.rollout && p.abs_pos === position,
@@ -179,7 +183,7 @@
   function armView(arm, name, pivot) {
     const sampled = arm.continuations.filter((c) => c.k !== "greedy").length;
     return make("section", { class: "arm", "aria-label": `${name} arm` },
-      make("h4", {}, `${name} arm: token `, make("mark", {}, arm.token)),
+      make("h4", {}, `${name} arm: token `, make("mark", {}, visible(arm.token))),
       ...arm.continuations.map((c) => {
         const title = c.k === "greedy" ? "Greedy probe, not graded" : `Continuation ${c.k + 1} of ${sampled}`;
         const cells = passes.map((pass, i) => passView(pass, c, c.passes[i] ?? c.passes[0]));
