@@ -69,7 +69,12 @@ rule report:
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
         claims=[f"{RESULTS}/claims.csv"] if STUDY.is_published else [],
     output:
-        f"{RESULTS}/report/index.html",
+        report(
+            f"{RESULTS}/report/index.html",
+            caption="../report/page.rst",
+            category="Page",
+            labels={"page": "Everything on one page"},
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     conda:
