@@ -129,6 +129,8 @@ def test_pre_commit_takes_the_versions_of_the_lock():
     revisions = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in hooks}
     assert revisions["ruff-pre-commit"] == f"v{LOCKED['ruff']}"
     assert revisions["snakefmt"] == f"v{LOCKED['snakefmt']}"
+    (needed,) = hooks[-1]["hooks"][0]["additional_dependencies"]
+    assert needed == f"shfmt-py=={LOCKED['shfmt-py']}"
 
 
 def test_the_snakefile_asks_for_no_newer_snakemake_than_is_locked():
