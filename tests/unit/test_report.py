@@ -9,7 +9,7 @@ import pytest
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.config import load_schema
-from replay.report import answer, build_report, reading, verdict
+from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
 from replay.tables import table1
 
 VOID = {"meta", "img", "br"}
@@ -257,8 +257,12 @@ def test_settings_are_explained_by_the_schema(context):
 
 def test_table_read_back_from_csv_gives_the_same_page(context, tmp_path):
     file = tmp_path / "table1.csv"
-    context["table"].round(6).to_csv(file, index=False)
-    assert build_report(context) == build_report(context | {"table": pd.read_csv(file)})
+    cases = context["configurations"]
+    for checks in ({}, {"invariance": "not invariant: prefill"}):
+        table = table1([cases[0] | checks, *cases[1:]])
+        table.round(6).to_csv(file, index=False)
+        read = context | {"table": pd.read_csv(file)}
+        assert build_report(context | {"table": table}) == build_report(read)
 
 
 def test_figure_1_is_explained_by_the_configuration_it_shows(context):
@@ -314,6 +318,75 @@ def test_outcomes_appear_when_recorded(context):
     context["configurations"][0] = ABOVE | {"analysis": analysed(rows)}
     page = Page(build_report(context))
     assert page.tables == before + 1 and "How the continuations were graded" in page.text
+
+
+def answered(name, identical, position=None):
+    first = {"sequence": "0.0", "position": position, "tokens": [1, 2], "delta": 0.5}
+    return {
+        "name": name, "identical": identical, "sequences": 1024, "passed": identical == 1024,
+        "first": None if position is None else first,
+    }  # fmt: skip
+
+
+def self_check(name, labels, *failed):
+    names = ("repetition", "warm cache", "batch size", "prefill")
+    return {
+        "name": name,
+        "labels": labels,
+        "checks": [answered(n, 3, 7) if n in failed else answered(n, 1024) for n in names],
+        "verdict": f"not invariant: {', '.join(failed)}" if failed else "invariant",
+        "engine": {
+            "attention_backend": "FLASH_ATTN", "flash_attn_version": 3 if failed else None,
+            "engine_process": "engine-core",
+        },
+    }  # fmt: skip
+
+
+def test_self_checks_stand_in_the_engine_section(context):
+    checks = [
+        self_check("m_batch-invariant_0a", ["Few", "Level"], "prefill"),
+        self_check("m_batch-invariant_1b", ["Identical"]),
+    ]
+    before = Page(build_report(context)).tables
+    page = Page(build_report(context | {"invariance": checks}))
+    text = " ".join(" ".join(page.text).split())
+    section = text[text.index("Facts about the engine") :]
+    assert page.tables == before + 1
+    assert (
+        "m_batch-invariant_0a Few / Level FLASH_ATTN 3 engine-core 1,024 of 1,024 1,024 of 1,024"
+        " 1,024 of 1,024 3 of 1,024, from 7 not invariant: prefill"
+    ) in section
+    assert "1b Identical FLASH_ATTN engine-core" in section and "1,024 invariant" in section
+    for question in ("Repetition", "Warm cache", "Batch size", "Prefill"):
+        assert question in section
+    assert "the promise was not kept" in section
+
+
+@pytest.mark.parametrize("none", [{}, {"invariance": []}])
+def test_without_a_self_check_the_page_says_nothing_of_one(context, none):
+    assert "self-check" not in build_report(context | none)
+
+
+def test_table_1_of_the_page_says_which_row_failed_its_check(context):
+    verdict = "not invariant: prefill"
+    cases = [
+        case | ({"invariance": verdict} if case["name"] == "few" else {})
+        for case in context["configurations"]
+    ]
+    text = " ".join(Page(build_report(context | {"table": table1(cases)})).text)
+    assert text.count(f"Few ({verdict})") == 1 and text.count(verdict) == 1
+
+
+def test_engine_facts_are_explained(context):
+    facts = {
+        "flash_attn_version": None, "linear_rows": 32, "cuda_graphs": "FULL_AND_PIECEWISE",
+        "tensor_parallel": 2, "async_scheduling": False,
+    }  # fmt: skip
+    text = " ".join(" ".join(Page(build_report(context | {"engine": facts})).text).split())
+    for name, value in zip(
+        facts, ("not set", "32", "FULL_AND_PIECEWISE", "2", "false"), strict=True
+    ):
+        assert f"{name} {value} {ENGINE_FACTS[name]}" in text
 
 
 def test_missing_context_is_named(context):

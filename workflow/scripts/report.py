@@ -17,6 +17,7 @@ def main(snakemake):
             analyses=data.analyses,
             cohorts=data.cohorts,
             passes=data.passes,
+            invariance=data.invariance,
             table=data.table,
             figures=data.figures,
             published=job["published"],

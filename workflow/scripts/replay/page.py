@@ -24,6 +24,7 @@ def gather(
     analyses: list[str],
     cohorts: list[str],
     passes: list[str],
+    invariance: list[str],
     table: str,
     figures: list[str],
     published: dict | None = None,
@@ -31,10 +32,10 @@ def gather(
 ) -> dict:
     """Context of `report.build_report`.
 
-    `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and
-    `analyses` are their files in the same order; `passes` are folders
-    `.../<configuration>/<shard>`. A run on published records has `published`, where they come from
-    and what is left out, and `claims`, the file of the paper's claims.
+    `rows` are `Study.rows`; `records` and `analyses` are their files in the same order; `passes`
+    are folders `.../<configuration>/<shard>`; `invariance` are self-checks, in files named after
+    the engine set. A run on published records has `published`, where they come from and what is
+    left out, and `claims`, the file of the paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     read = [
@@ -49,6 +50,7 @@ def gather(
         "question": QUESTION,
         "configurations": configurations,
         "engine": _merged(engines),
+        "invariance": _self_checks(rows, invariance),
         "counts": _counts(configurations, passes),
         "table": pd.read_csv(table),
         "figures": {int(Path(path).stem.removeprefix("figure")): Path(path) for path in figures},
@@ -110,6 +112,17 @@ def _merged(engines: list[tuple[str, dict]]) -> dict:
         else:
             merged[name] = "; ".join(f"{', '.join(who)}: {v}" for v, who in holders.items())
     return merged
+
+
+def _self_checks(rows: list[dict], invariance: list[str]) -> list[dict]:
+    """Each engine's self-check, with the labels of the configurations that the engine ran."""
+    users: dict[str, list[str]] = {}
+    for row in rows:
+        users.setdefault(row["engine_set"], []).append(row["label"])
+    return [
+        read_json(path) | {"name": Path(path).stem, "labels": users[Path(path).stem]}
+        for path in invariance
+    ]
 
 
 def _counts(configurations: list[dict], passes: list[str]) -> dict:

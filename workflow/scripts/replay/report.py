@@ -16,7 +16,7 @@ from replay.analysis import MARGIN_SPLIT
 from replay.config import SECTIONS, load_schema
 from replay.inference import holm
 from replay.statistics_table import printed_statistics, statistics_table
-from replay.tables import UNDEFINED, excess_pp, number, printed
+from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "report.html.j2"
 REQUIRED = {
@@ -45,6 +45,9 @@ ENGINE_FACTS = {
     "torch": "version of PyTorch",
     "device": "the hardware it ran on",
     "attention_backend": "the attention kernels",
+    "flash_attn_version": "version of FlashAttention; not set where the kernels are others",
+    "threads": "CPU threads of the engine; they change the bits of a CPU engine",
+    "linear_rows": "rows that a matrix product takes at a time; as batched: all that share a step",
     "numerics": "as in Settings",
     "dtype": "number format of weights and state",
     "block_size": "tokens per block of the KV cache; state is resumed in whole blocks",
@@ -55,7 +58,18 @@ ENGINE_FACTS = {
     "max_num_batched_tokens": "tokens computed in one step, at most",
     "max_model_len": "tokens of prompt and answer together, at most",
     "compilation": "how the model code was compiled",
-    "engine_process": "whether the engine ran in the process that sends the requests",
+    "cuda_graphs": "which steps a GPU replays as recorded, without launching each kernel anew",
+    "tensor_parallel": "GPUs that the model was spread over",
+    "engine_process": "in-process: all requests of a pass are admitted before its first step;"
+    " engine-core: they are admitted while the engine steps",
+    "async_scheduling": "whether a step is planned while the one before it still runs",
+}
+# What the self-check asks, by the names of `invariance.check_engine`.
+QUESTIONS = {
+    "repetition": "is a run equal to the same run again?",
+    "warm cache": "is it equal to one that finds its prompts in the prefix cache?",
+    "batch size": "is a request, decoded or prefilled, equal to itself when it runs alone?",
+    "prefill": "does decoding a token give what prefilling all that precedes it gives?",
 }
 
 
@@ -72,7 +86,9 @@ def build_report(context: dict) -> str:
     window is [first, last] problem; ``settings`` are the sections of the configuration file under
     dotted names. Optional: ``main``, the name of the configuration that figure 1 shows (default:
     the first), and ``published``, in a run on published records: {repository, commit, files:
-    [{name, path, sha256, local}], note, claims (of ``claims.check``)}.
+    [{name, path, sha256, local}], note, claims (of ``claims.check``)}, and ``invariance``, engines'
+    self-checks as ``invariance.run`` stores them, each with the engine's ``name`` and the
+    ``labels`` of the configurations that it ran.
 
     Raises ValueError if a required key is missing.
     """
@@ -107,6 +123,7 @@ def build_report(context: dict) -> str:
         setup=_setup(configurations),
         settings=_settings(configurations, meanings),
         engine=_engine(context["engine"]),
+        self_check=_self_check(context.get("invariance")),
         counts=_counts(context["counts"]),
         published=_published(context.get("published")),
     )
@@ -389,7 +406,12 @@ def _table(caption: str, columns: dict[str, str], rows: list[list[str]], texts: 
 
 def _table1(table, configurations: list[dict]) -> dict:
     labels = {c["name"]: c["label"] for c in configurations}
-    text = printed(table.set_axis([labels.get(n, n) for n in table["configuration"]], axis=0))
+    checks = table.get("invariance", [None] * len(table))
+    names = [
+        marked({"label": labels.get(name, name), "invariance": check})
+        for name, check in zip(table["configuration"], checks, strict=True)
+    ]
+    text = printed(table.set_axis(names, axis=0))
     meanings = [
         "what was run, see Settings",
         "the language model",
@@ -669,6 +691,41 @@ def _engine(facts: dict) -> dict:
     rows = [[name, _text(value), ENGINE_FACTS.get(name, "")] for name, value in facts.items()]
     columns = dict.fromkeys(("Fact", "Value", "Meaning"), "")
     return _table("Facts about the engine", columns, rows, texts=3)
+
+
+def _self_check(results: list[dict] | None) -> dict | None:
+    """The self-checks of engines, None where there are none."""
+    if not results:
+        return None
+    columns = {
+        "Engine": "by the name of the file of its self-check",
+        "Ran": "the configurations that it ran",
+        "Attention": "the attention kernels, with their version where they have one",
+        "Process": "as among the facts above",
+        **{_heading(name): meaning for name, meaning in QUESTIONS.items()},
+        "Verdict": "invariant if every answer is yes, else the questions answered with no",
+    }
+    rows = [
+        [
+            result["name"],
+            " / ".join(result["labels"]),
+            attention(result["engine"]),
+            result["engine"]["engine_process"],
+            *(_answer(check) for check in result["checks"]),
+            result["verdict"],
+        ]
+        for result in results
+    ]
+    return _table("Engine self-check", columns, rows, texts=len(columns))
+
+
+def _heading(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def _answer(check: dict) -> str:
+    text = f"{check['identical']:,d} of {check['sequences']:,d}"
+    return text if check["passed"] else f"{text}, from {check['first']['position']:,d}"
 
 
 def _counts(counts: dict) -> list[tuple[str, str]]:

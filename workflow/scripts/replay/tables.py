@@ -41,7 +41,7 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
+    table = pd.DataFrame(values, columns=COLUMNS, index=[marked(row) for row in rows])
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
     if any(check_failed(row) for row in rows):
         table["invariance"] = [row.get("invariance") for row in rows]
@@ -50,10 +50,12 @@ def table1(rows: list[dict]) -> pd.DataFrame:
 
 def check_failed(row: dict) -> bool:
     """Whether the self-check of the row's engine found it not to be invariant."""
-    return row.get("invariance") not in (None, INVARIANT)
+    verdict = row.get("invariance")
+    return not pd.isna(verdict) and verdict != INVARIANT
 
 
-def _label(row: dict) -> str:
+def marked(row: dict) -> str:
+    """The row's label, which says so where the self-check of the row's engine failed."""
     return f"{row['label']} ({row['invariance']})" if check_failed(row) else row["label"]
 
 
@@ -183,7 +185,7 @@ def write_invariance(
     """Write the self-checks of all engines as one table, and show it."""
     table = invariance_table({Path(path).stem: read_json(path) for path in checks})
     write_text(csv, table.to_csv(index=False))
-    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
-    shown = markdown_table(text.replace({"<NA>": UNDEFINED}), texts=2)
+    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(object)
+    shown = markdown_table(text.where(text.notna(), UNDEFINED).astype(str), texts=5)
     write_text(markdown, shown)
     print(shown, file=console)
