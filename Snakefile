@@ -83,5 +83,6 @@ onstart:
 
 onerror:
     print(
-        "Failed. The log that the error above names says why; finished problems are kept."
+        f"Failed. The error above names the log of the job, under {RESULTS}/logs or resources/logs,"
+        " which says why. Finished problems are kept: the same command goes on."
     )

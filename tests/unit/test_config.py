@@ -179,6 +179,46 @@ def test_local_data_is_checked_before_any_job(config, tmp_path, rows, message):
     assert message in str(error.value)
 
 
+YES_NO = {"source": "local", "path": "own.jsonl", "answers": "yes-no"}
+
+
+def own_data(config, entry, **cohort):
+    put(config, "datasets.own", dict(entry))
+    put(config, "cohorts.own", {"dataset": "own", "start": 0, "n": 2} | cohort)
+    put(config, "configurations", {"main": {"cohorts": ["own"]}})
+
+
+def test_the_grader_reads_the_answers_that_the_dataset_has(config):
+    own_data(config, YES_NO, screen={"grader": "yes-no"})
+    put(config, "grading.grader", "yes-no")
+    load_study(config)
+    put(config, "grading.grader", "strict")
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert str(error.value) == (
+        "configurations.main: grading.grader: 'strict' reads number answers, but dataset own has "
+        "yes-no answers (datasets.own.answers), which these read: yes-no"
+    )
+    put(config, "grading.grader", "yes-no")
+    put(config, "cohorts.own.screen.grader", "choice")
+    with pytest.raises(ConfigError, match=r"cohorts\.own\.screen\.grader: 'choice' reads letter"):
+        load_study(config)
+    put(config, "datasets.own.answers", "words")
+    with pytest.raises(
+        ConfigError, match=r"datasets\.own\.answers: 'words' is not one of 'number'"
+    ):
+        load_study(config)
+
+
+def test_answers_of_the_named_kind_are_checked_before_any_job(config, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "q", "answer": true}\n{"question": "q", "answer": "maybe"}\n')
+    own_data(config, YES_NO | {"path": str(path)})
+    put(config, "grading.grader", "yes-no")
+    with pytest.raises(ConfigError, match="own.jsonl, line 2, field 'answer': answer 'maybe'"):
+        check_local_sources(load_study(config))
+
+
 def test_a_missing_local_model_is_named(config, tmp_path):
     put(config, "models.own", {"source": "local", "path": str(tmp_path / "none")})
     put(config, "model", "own")

@@ -95,7 +95,12 @@ rule report:
         browser=per_configuration("browser/{configuration}.json"),
         claims=[f"{RESULTS}/claims.csv"] if STUDY.is_published else [],
     output:
-        f"{RESULTS}/report/index.html",
+        report(
+            f"{RESULTS}/report/index.html",
+            caption="../report/page.rst",
+            category="Page",
+            labels={"page": "Everything on one page"},
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     conda:

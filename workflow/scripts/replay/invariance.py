@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from replay.datasets import load_problems
+from replay.datasets import answer_kind, load_problems
 from replay.engine import Completion, Engine, EngineError
 from replay.prompts import load_tokenizer, prompt_token_ids
 from replay.protocol import INVARIANT
@@ -203,7 +203,7 @@ def run(settings: dict, dataset: Path | str, model: Path | str, path: Path | str
     """Start the engine, check it on the dataset's first problems and write the result."""
     size = SIZES[settings["engine"]["device"]]
     tokenizer = load_tokenizer(model)
-    problems = load_problems(dataset)[: size.prompts]
+    problems = load_problems(dataset, answers=answer_kind(settings["dataset"]))[: size.prompts]
     prompts = [prompt_token_ids(tokenizer, p, settings["prompt"]) for p in problems]
     engine = Engine(model, settings["engine"])
     checks = check_engine(engine, prompts, size)
