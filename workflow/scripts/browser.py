@@ -12,8 +12,8 @@ def main(snakemake):
             passes_folders=data.passes,
             grades_folders=data.grades,
             trunk_folders=data.trunks,
-            dataset=next(iter(data.dataset), None),
-            model=next(iter(data.model), None),
+            dataset=data.dataset or None,
+            model=data.model or None,
             budget=snakemake.params.job["budget"],
             output=snakemake.output[0],
         )
