@@ -4,7 +4,7 @@ PYTHON ?= python3
 CORES ?= 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: setup demo test format lint dry-run unit integration bench lock clean
+.PHONY: setup demo test format lint dry-run unit integration page bench lock clean
 
 setup: .venv/installed
 
@@ -20,9 +20,9 @@ demo: setup
 	snakemake --cores $(CORES) all
 	@echo "Open results/demo/report/index.html"
 
-# In the order of what fails soonest. The last of integration asks whether a second run has
-# nothing to do, and goes on after a kill.
-test: setup format lint dry-run unit integration
+# In the order of what fails soonest. Integration also asks whether a second run has nothing to do
+# and goes on after a kill.
+test: setup format lint dry-run unit page integration
 
 format: setup
 	ruff format --check .
@@ -38,6 +38,9 @@ dry-run: setup
 
 unit: setup
 	python -m pytest tests/unit
+
+page: setup
+	python -m pytest tests/page
 
 integration: setup
 	python -m pytest tests/integration --ignore tests/integration/test_plans.py

@@ -46,7 +46,7 @@ rule all:
         expand(
             f"{RESULTS}/figures/figure{{n}}.{{format}}",
             n=FIGURES,
-            format=["pdf", "png"],
+            format=["pdf", "png", "csv"],
         ),
         expand(
             f"{RESULTS}/analysis/{{configuration}}.json",

@@ -42,6 +42,7 @@ TINY = {
 }  # fmt: skip
 
 
+GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
 SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
 
 
@@ -124,6 +125,7 @@ def test_everything_that_is_promised_is_there(finished):
     for number in (1, 2, 3, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
+        assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
     page = (results / "report" / "index.html").read_text()
     assert (
         "Table 1" in page
@@ -132,6 +134,19 @@ def test_everything_that_is_promised_is_there(finished):
         and ">None<" not in page
     )
     assert not re.search(r'(src|href)="https?:', page)
+
+
+def test_the_page_holds_every_pivot_with_its_texts(finished):
+    results = finished.folder / "results" / "tiny"
+    page = (results / "report" / "index.html").read_text()
+    start = page.index('id="browser-data">') + len('id="browser-data">')
+    data = json.loads(page[start : page.index("</script>", start)])
+    for shown in data["configurations"]:
+        records = json.loads((results / "records" / f"{shown['name']}.json").read_text())
+        assert len(shown["pivots"]) == shown["total"] == len(records["pivots"])
+        k = records["config"]["k"]
+        assert all(len(arm["continuations"]) == k + 1 for p in shown["pivots"] for arm in p["arms"])
+        assert all(len(r["segments"]) == 2 * len(r["at"]) + 1 for r in shown["rollouts"].values())
 
 
 def test_a_row_of_batch_invariant_numerics_has_its_engine_checked(finished):
@@ -235,7 +250,7 @@ def test_changing_k_reruns_passes_and_below(finished):
     finished.configure()
     assert planned == {
         "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1,
-        "figures": 1, "report": 1,
+        "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -245,7 +260,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     finished.configure()
     assert planned == {
         "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1, "figures": 1,
-        "report": 1,
+        "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -255,10 +270,9 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
         ("report", {"report"}),
         ("tables", {"analyze"} | SHOWN),
         ("invariance", {"check_invariance", "table", "figures", "report"}),
-        ("pivots", {"passes", "grade", "records", "analyze"} | SHOWN),
-        ("grading", {"screen", "trunks", "passes", "grade", "records", "analyze"} | SHOWN),
-        ("devices", {"screen", "trunks", "passes", "grade", "records", "analyze",
-                     "check_invariance"} | SHOWN),
+        ("pivots", {"passes", *GRADED} | SHOWN),
+        ("grading", {"screen", "trunks", "passes", *GRADED} | SHOWN),
+        ("devices", {"screen", "trunks", "passes", *GRADED, "check_invariance"} | SHOWN),
     ],
 )  # fmt: skip
 def test_editing_a_helper_module_reruns_what_uses_it(finished, module, reruns):
@@ -283,7 +297,7 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     planned = finished.planned("batch-invariant", config=config)
     assert planned["passes"] == planned["records"] == planned["analyze"] == 1
     assert planned["trunks"] == planned["screen"] == 1
-    assert not (SHOWN | {"check_invariance"}) & set(planned)
+    assert not (SHOWN | {"browser", "check_invariance"}) & set(planned)
 
 
 def kill_group(process: subprocess.Popen) -> None:

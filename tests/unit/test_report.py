@@ -1,5 +1,7 @@
 """The page says what the numbers say, to the letter, and stands alone as one file."""
 
+import base64
+import json
 import re
 from html.parser import HTMLParser
 
@@ -12,7 +14,7 @@ from replay.config import load_schema
 from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
 from replay.tables import table1
 
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "input"}
 # A PNG header that says 300 pixels; the page never decodes the image.
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (300).to_bytes(4, "big") + b"\0" * 8
 
@@ -35,6 +37,11 @@ def analysed(rows):
     return analyze(rows, k=1) | beyond(rows, k=1)
 
 
+def selection(total=0, **entries):
+    """A result of `browser.build`."""
+    return {"k": 1, "total": total, "problems": {}, "rollouts": {}, "pivots": []} | entries
+
+
 def configuration(label, *problems, **fields):
     return {
         "name": label.lower().replace(" ", "_"),
@@ -45,6 +52,7 @@ def configuration(label, *problems, **fields):
         "settings": {"continuations.k": 1},
         "cohorts": [],
         "note": "",
+        "browser": selection(),
     } | fields
 
 
@@ -139,6 +147,7 @@ def test_answer_without_an_effect(cases, expected):
 def context(tmp_path):
     png = tmp_path / "figure.png"
     png.write_bytes(PNG)
+    png.with_suffix(".csv").write_text("estimate,pivots\n0.5,3\n")
     cohort = {
         "name": "screened",
         "dataset": "gsm8k",
@@ -192,7 +201,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text.append(data.strip())
         if self.open and self.open[-1] in ("h1", "h2"):
             self.headings.append(data)
@@ -204,8 +213,9 @@ def test_page_is_well_formed_and_in_order(context):
         "A <title>",
         "What was asked",
         "Answer",
+        "Figures",
         "Words used on this page",
-        "How often re-feeding changes the estimate",
+        "Pivot browser",
         "Selection of critical tokens",
         "Other conditions",
         "Bit-level account",
@@ -221,9 +231,50 @@ def test_page_is_self_contained(context):
     html = build_report(context)
     page = Page(html)
     assert len(page.images) == 4
-    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    kinds = ("data:image/png;base64,", "data:text/csv;base64,", "#")
+    assert all(link.startswith(kinds) for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
-    assert "<script" not in html and "http" not in html and "url(" not in html
+    assert "http" not in html and "url(" not in html
+
+
+def test_figures_carry_their_data(context):
+    links = [link for link in Page(build_report(context)).links if "csv" in link]
+    assert len(links) == 4
+    data = links[0].removeprefix("data:text/csv;base64,")
+    assert base64.b64decode(data) == b"estimate,pivots\n0.5,3\n"
+
+
+def test_sections_are_linked(context, published):
+    for case in (context, published):
+        html = build_report(case)
+        anchors = [link[1:] for link in Page(html).links if link.startswith("#")]
+        assert len(anchors) > 10 and all(f'<section id="{a}"' in html for a in anchors)
+        assert set(re.findall('<section id="([a-z]+)"', html)) == {*anchors}
+
+
+def test_rows_columns_and_readings_say_whose_they_are(context):
+    html = build_report(context)
+    assert '<tr data-of="above"><th scope="row" class="text">Above</th>' in html
+    assert '<th scope="col" data-of="above">Above</th>' in html
+    assert '<li data-of="above">In “Above”' in html
+    assert f'<div data-of="{" ".join(c["name"] for c in ALL)}">\n<h3>screened</h3>' in html
+
+
+def test_data_of_the_browser_cannot_end_their_script_element(context):
+    problems = {"0": {"question": "Is 1 </script> 2?", "answer": 1}}
+    context["configurations"][0] = ABOVE | {"browser": selection(problems=problems)}
+    page = build_report(context)
+    start = page.index('id="browser-data">') + len('id="browser-data">')
+    data = json.loads(page[start : page.index("</script>", start)])
+    assert data["configurations"][0]["problems"] == problems
+    assert [p["label"] for p in data["passes"]] == ["exact 1", "exact 2", "re-feed"]
+
+
+def test_what_the_browser_leaves_out_is_said(context):
+    before = build_report(context)
+    context["configurations"][0] = ABOVE | {"browser": selection(total=7)}
+    text = " ".join(Page(build_report(context)).text)
+    assert "“Above”: 0 of 7 pivots" in text and "“Above”: 0 of" not in before
 
 
 def test_page_prints_no_undefined_value(context):
@@ -280,14 +331,13 @@ def test_page_of_an_empty_run(context):
 
 def beyond_section(context):
     html = build_report(context)
-    section = html[html.index('<section class="statistics">') :]
+    section = html[html.index('<section id="beyond"') :]
     return " ".join(" ".join(Page(section[: section.index("</section>") + 10]).text).split())
 
 
-def test_second_table_and_figure_5_are_in_their_section(context):
+def test_second_table_is_in_its_section(context):
     text = beyond_section(context)
     assert "Table 2. Intervals, tests and conditions" in text
-    assert "Figure 5. Selection overlap against threshold." in text
     assert "Nothing is observed over K." in text
     assert "Above Below Level Few Identical Nothing Excess (pp) +55.6 [" in text
 
@@ -332,7 +382,7 @@ def self_check(name, labels, *failed):
     names = ("repetition", "warm cache", "batch size", "prefill")
     return {
         "name": name,
-        "labels": labels,
+        "configurations": [{"name": label.lower(), "label": label} for label in labels],
         "checks": [answered(n, 3, 7) if n in failed else answered(n, 1024) for n in names],
         "verdict": f"not invariant: {', '.join(failed)}" if failed else "invariant",
         "engine": {
@@ -413,7 +463,7 @@ def published(context):
 def test_page_of_a_published_run(published):
     page = Page(build_report(published))
     text = " ".join(" ".join(page.text).split())
-    assert page.headings[3:5] == ["Where the records come from", "The paper, claim by claim"]
+    assert page.headings[4:6] == ["Where the records come from", "The paper, claim by claim"]
     assert not {"Engine", "Cohorts and screening"} & set(page.headings)
     assert "match: 1, differs: 1, not derivable: 1." in text and "Left out: phi" in text
     differing = text[text.index("Claims that differ") : text.index("Every claim")]

@@ -108,17 +108,25 @@ def test_latex_is_escaped(files):
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
 
 
-def test_latex_compiles(files):
+@pytest.mark.parametrize(
+    "layout", [r"[twocolumn]{article}\textwidth=7in", r"{article}\textwidth=5.5in"]
+)
+def test_latex_compiles_and_is_not_too_wide(table, layout, tmp_path):
     if not shutil.which("pdflatex"):
         pytest.skip("pdflatex is not installed")
-    document = files[2].with_name("document.tex")
-    document.write_text(
-        r"\documentclass{article}\usepackage{booktabs}\usepackage[T1]{fontenc}"
+    long = table.set_axis(
+        ["Batch-invariant, FlashAttention 3 (not invariant: prefill)"] * len(table)
+    )
+    write_table(long, *(tmp_path / f"table1.{suffix}" for suffix in ("csv", "md", "tex")))
+    (tmp_path / "document.tex").write_text(
+        rf"\documentclass{layout}"
+        r"\usepackage{booktabs}\usepackage{tabularx}\usepackage[T1]{fontenc}"
         r"\begin{document}\input{table1.tex}\end{document}"
     )
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", document.name]
-    result = subprocess.run(command, cwd=document.parent, capture_output=True, text=True)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "document.tex"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-2000:]
+    assert "Overfull" not in result.stdout
 
 
 def test_a_note_stands_under_the_table_and_not_in_its_numbers(table, tmp_path):

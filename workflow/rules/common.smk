@@ -39,6 +39,8 @@ PROVENANCE = (
 )
 RESULTS = f"results/{STUDY.config['run']}"
 FIGURES = [1, 2, 3, 5]
+# The page's pivots with their texts: with the figures it stays below 5 MB.
+BROWSER_BYTES = 4_000_000
 
 
 LOCKS = []  # open files: closing one would release it
@@ -90,6 +92,20 @@ def trunk_inputs(wildcards):
         f"{RESULTS}/trunks/{{trunk_set}}/{wildcards.shard}",
         trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
     )
+
+
+def all_trunks(wildcards):
+    """Trunk folders of all shards of a configuration."""
+    return expand(
+        f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}",
+        trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
+        shard=STUDY.shards,
+    )
+
+
+def measured(source):
+    """An input that a run on published records has not."""
+    return [] if STUDY.is_published else source
 
 
 def dataset_of(wildcards):

@@ -20,6 +20,7 @@ def main(snakemake):
             invariance=data.invariance,
             table=data.table,
             figures=data.figures,
+            browser=data.browser,
             published=job["published"],
             claims=data.claims[0] if job["published"] else None,
         )
