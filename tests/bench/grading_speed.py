@@ -1,7 +1,7 @@
 """`make bench`: how the graders' time grows with a text that repeats what their patterns look for.
 
-Prints, for each grader, the slowest repetition at 5,000 and 20,000 characters: four times the time is
-linear, sixteen times quadratic. Nothing is asserted here.
+Prints, for each grader, the slowest repetition at 5,000 and 20,000 characters: four times the time
+is linear, sixteen times quadratic. Nothing is asserted here.
 """
 
 import sys
