@@ -1,5 +1,9 @@
 """Documents that are made from code are as the code makes them."""
 
+import re
+
+import pytest
+
 from replay.config import load_schema
 from replay.config_docs import README, render
 
@@ -18,3 +22,12 @@ def test_every_key_has_a_description():
     schema = load_schema()
     sections = {"": schema} | schema["$defs"]
     assert [key for name, s in sections.items() for key in undescribed(s, name)] == []
+
+
+@pytest.mark.parametrize("folder", [".", "config", "docs", "workflow/report"])
+def test_no_document_holds_the_marks_of_a_merge(root, folder):
+    documents = [p for p in (root / folder).glob("*") if p.suffix in (".md", ".yaml", ".rst")]
+    assert documents
+    for document in documents:
+        text = document.read_text(encoding="utf-8")
+        assert not re.search(r"^(<{7} |={7}$|>{7} )", text, flags=re.M), document
