@@ -86,21 +86,20 @@ def cpu_engines(engine):
     return 0 if gpus(engine) else 1
 
 
+def trunks_of(wildcards, shards):
+    """Trunk folders of a configuration's shards, in the order of its cohorts."""
+    trunk_sets = configuration_of(wildcards).trunk_sets
+    return [
+        f"{RESULTS}/trunks/{t.name}/{shard}" for t in trunk_sets for shard in shards
+    ]
+
+
 def trunk_inputs(wildcards):
-    """Trunk folders of a configuration's shard, in the order of its cohorts."""
-    return expand(
-        f"{RESULTS}/trunks/{{trunk_set}}/{wildcards.shard}",
-        trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
-    )
+    return trunks_of(wildcards, [wildcards.shard])
 
 
 def all_trunks(wildcards):
-    """Trunk folders of all shards of a configuration."""
-    return expand(
-        f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}",
-        trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
-        shard=STUDY.shards,
-    )
+    return trunks_of(wildcards, STUDY.shards)
 
 
 def measured(source):

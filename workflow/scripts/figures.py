@@ -2,23 +2,14 @@
 
 from replay.figures import draw_all
 from replay.job import logged
-from replay.storage import read_json
-from replay.tables import with_verdicts
+from replay.tables import with_contents, with_verdicts
 
 
 def main(snakemake):
     with logged(snakemake.log[0]):
-        data = snakemake.input
-        rows = [
-            row | {"records": read_json(records), "analysis": read_json(analysis)}
-            for row, records, analysis in zip(
-                with_verdicts(snakemake.params.job["rows"], data.invariance),
-                data.records,
-                data.analyses,
-                strict=True,
-            )
-        ]
-        output = snakemake.output
+        data, output = snakemake.input, snakemake.output
+        rows = with_verdicts(snakemake.params.job["rows"], data.invariance)
+        rows = with_contents(rows, records=data.records, analysis=data.analyses)
         draw_all(rows, output.pdf, output.png, output.csv)
 
 

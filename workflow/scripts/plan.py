@@ -2,18 +2,13 @@
 
 from replay.job import logged
 from replay.planning import write_plan
-from replay.storage import read_json
+from replay.tables import with_contents
 
 
 def main(snakemake):
     with logged(snakemake.log[0]):
-        data = snakemake.input
-        rows = [
-            row | {"records": read_json(records), "analysis": read_json(analysis)}
-            for row, records, analysis in zip(
-                snakemake.params.job["rows"], data.records, data.analyses, strict=True
-            )
-        ]
+        data, rows = snakemake.input, snakemake.params.job["rows"]
+        rows = with_contents(rows, records=data.records, analysis=data.analyses)
         write_plan(rows, snakemake.output.csv, snakemake.output.md)
 
 

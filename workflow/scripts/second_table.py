@@ -2,15 +2,12 @@
 
 from replay.job import logged
 from replay.statistics_table import write_statistics
-from replay.storage import read_json
+from replay.tables import with_contents
 
 
 def main(snakemake):
     with logged(snakemake.log[0]):
-        rows = [
-            row | {"analysis": read_json(path)}
-            for row, path in zip(snakemake.params.job["rows"], snakemake.input, strict=True)
-        ]
+        rows = with_contents(snakemake.params.job["rows"], analysis=snakemake.input)
         output = snakemake.output
         write_statistics(rows, output.csv, output.md, output.tex)
 

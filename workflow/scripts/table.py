@@ -1,8 +1,7 @@
 """Table 1 as CSV, Markdown and LaTeX."""
 
 from replay.job import logged
-from replay.storage import read_json
-from replay.tables import table1, with_verdicts, write_table
+from replay.tables import table1, with_contents, with_verdicts, write_table
 
 
 def main(snakemake):
@@ -10,12 +9,8 @@ def main(snakemake):
         job, data, output = snakemake.params.job, snakemake.input, snakemake.output
         if job["note"]:
             print(job["note"])
-        rows = [
-            row | {"analysis": read_json(path)}
-            for row, path in zip(
-                with_verdicts(job["rows"], data.invariance), data.analyses, strict=True
-            )
-        ]
+        rows = with_verdicts(job["rows"], data.invariance)
+        rows = with_contents(rows, analysis=data.analyses)
         write_table(table1(rows), output.csv, output.md, output.tex, job["note"])
 
 

@@ -167,6 +167,12 @@ def markdown_table(text: pd.DataFrame, texts: int) -> str:
     )
 
 
+def with_contents(rows: list[dict], **paths: list[str]) -> list[dict]:
+    """Rows with what their files hold: ``analysis=paths`` adds ``analysis``, a path for a row."""
+    contents = [map(read_json, files) for files in paths.values()]
+    return [row | dict(zip(paths, c, strict=True)) for row, *c in zip(rows, *contents, strict=True)]
+
+
 def with_verdicts(rows: list[dict], checks: list[str]) -> list[dict]:
     """Rows with ``invariance``, from the self-checks' files that are named after the engines."""
     verdicts = {Path(path).stem: read_json(path)["verdict"] for path in checks}
