@@ -5,7 +5,8 @@
 Runs the passes of one problem of a configuration: against the same requests handed to vLLM
 directly, and against the time that the memory's bandwidth alone would take. Prints a Markdown table
 with the machine that it was measured on; nothing is asserted here. `--profile` writes where Python
-spends its time in one pass, which shows the whole engine where it runs in-process.
+spends its time in one pass, and on a GPU which kernels take it, which shows the whole engine where
+it runs in-process.
 """
 
 import argparse
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 REPEATS = 3
 COPIED = 2**29  # bytes that are copied to measure the memory's bandwidth
+SHORT = {"max_tokens": 24, "probe_tokens": 24}
 
 
 def main() -> None:
@@ -59,6 +61,8 @@ def main() -> None:
                 options.profile,
                 lambda: engine.generate([r.prompt for r in work.requests], parameters),
             )
+            short = [_parameters(engine, r, sampling | SHORT) for r in work.requests]
+            kernels(options.profile, lambda: engine.llm.generate(prompts, short, use_tqdm=False))
         per_token = bytes_per_token(work)
         engine.close()
     print(f"Measured on {device_name(settings['device'])}, {os.cpu_count()} CPUs")
@@ -116,6 +120,27 @@ def profile(path: Path, action) -> None:
     profiler.runcall(action)
     with path.open("w", encoding="utf-8") as file:
         pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(60)
+
+
+def kernels(path: Path, action) -> None:
+    """Append where the device spends its time; of a short run, since each launch is an event."""
+    from torch import profiler
+
+    if not torch_sees_gpu():
+        return
+    activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
+    with profiler.profile(activities=activities) as recorded:
+        action()
+    with path.open("a", encoding="utf-8") as file:
+        averages = recorded.key_averages()
+        for order in ("self_cuda_time_total", "self_cpu_time_total"):
+            file.write(averages.table(sort_by=order, row_limit=40, max_name_column_width=90))
+
+
+def torch_sees_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def bytes_per_token(work) -> float:

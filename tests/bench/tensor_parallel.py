@@ -6,9 +6,9 @@
 `generate` writes one problem's trunks and KV state and runs the exact pass on the resident state.
 `replay` restores the state, runs all passes, and compares the restored exact pass with the resident
 one and the passes with each other, on every token and logprob. Both print rates. The weights are
-vLLM's seeded dummy weights, so nothing is downloaded, and the text is noise: this measures the
-engine, the disk and the bus, not a model. FOLDER/model needs tokenizer files with a chat template;
-they are taken from --tokenizer.
+random, so nothing is downloaded, and the text is noise: this measures the engine, the disk and the
+bus, not a model. FOLDER/model needs tokenizer files with a chat template; they are taken from
+--tokenizer.
 """
 
 import argparse
@@ -47,6 +47,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--eager", action="store_true", help="no compilation, no CUDA graphs")
     parser.add_argument("--model", type=Path, help="a real checkpoint instead of random weights")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument(
+        "--layers", type=int, default=28, help="fewer, to try it on a small machine"
+    )
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512, help="tokens a trunk and continuation")
     default = ROOT / "resources" / "models" / "smollm2-135m"
@@ -85,7 +88,8 @@ def random_model(options) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (options.tokenizer / name).exists():
             shutil.copy(options.tokenizer / name, folder / name)
-    (folder / "config.json").write_text(json.dumps(QWEN25_7B))
+    shape = QWEN25_7B | {"num_hidden_layers": options.layers}
+    (folder / "config.json").write_text(json.dumps(shape))
     return folder
 
 
@@ -99,7 +103,28 @@ def start(options, configuration, model):
     )
     load_format = "auto" if options.model else "dummy"
     generator.engine = Engine(model, configuration.sections["engine"], load_format)
+    if not options.model:
+        generator.engine.llm.collective_rpc(draw_weights)
     return generator
+
+
+def draw_weights(worker) -> None:
+    """Weights at a trained model's scale, seeded by name and rank.
+
+    vLLM's own dummy weights are so small that attention adds nothing to what it is added to: no
+    logprob would tell one KV state from another.
+    """
+    import zlib
+
+    import torch
+
+    for name, weight in worker.model_runner.model.named_parameters():
+        generator = torch.Generator(weight.device)
+        generator.manual_seed(zlib.crc32(f"{name}|{worker.rank}".encode()))
+        if "norm" in name:
+            weight.data.fill_(1.0)
+        else:
+            weight.data.normal_(0.0, 0.02, generator=generator)
 
 
 def planned(generator, configuration, rows):

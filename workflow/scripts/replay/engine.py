@@ -58,7 +58,7 @@ def environment(settings: dict) -> dict[str, str]:
         variables["MKL_NUM_THREADS"] = str(settings["threads"])
     else:
         variables["VLLM_BATCH_INVARIANT"] = "1" if invariant else "0"
-        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # it does not take seeds
+        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # sampling is replay.sampler's
     return variables
 
 
@@ -103,6 +103,8 @@ class Engine:
         from vllm import LLM, envs
         from vllm.platforms import current_platform
 
+        from replay.sampler import SeededSampler
+
         envs.disable_envs_cache()  # an engine that this process already has froze what it reads
         # In-process scheduling is synchronous: what the asynchronous one puts into a step depends
         # on whether the step before it has ended yet.
@@ -121,12 +123,13 @@ class Engine:
             # Without effect on a cache of a given size, but checked against what is free.
             gpu_memory_utilization=0.05,
             enable_prefix_caching=True,
-            # A seeded request whose prefill is split over two steps kills the CPU engine.
+            # The CPU's batch-invariant numerics were checked with whole prefills.
             enable_chunked_prefill=not cpu,
             enforce_eager=not settings["compile"],
             tensor_parallel_size=settings["tensor_parallel"],
             attention_config=attention(settings, capability),
             async_scheduling=asynchronous,
+            logits_processors=[SeededSampler],
             worker_extension_cls="replay.worker.WorkerExtension",
             scheduler_cls="replay.scheduler."
             + ("AsyncReplayScheduler" if asynchronous else "ReplayScheduler"),
@@ -185,38 +188,18 @@ class Engine:
         seed: int,
         logprobs: int | None = None,
     ):
-        """Parameters of a seeded, sampled request; temperature 0 asks for a greedy one."""
+        """Parameters of a seeded, sampled request (replay.sampling); temperature 0 is greedy."""
+        from replay.sampler import SAMPLE
+
+        parameters = self.greedy(max_tokens=max_tokens, logprobs=logprobs)
+        if temperature > 0:
+            parameters.extra_args = {SAMPLE: [temperature, top_p, seed]}
+        return parameters
+
+    def greedy(self, *, max_tokens: int, logprobs: int | None = None):
+        """Parameters of a greedy request; of equal logits the lowest token wins."""
         from vllm import SamplingParams
 
-        if temperature == 0:
-            return self.greedy(max_tokens=max_tokens, seed=seed, logprobs=logprobs)
-        return SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            max_tokens=max_tokens,
-            seed=seed,
-            logprobs=logprobs,
-            detokenize=False,
-        )
-
-    def greedy(self, *, max_tokens: int, seed: int, logprobs: int | None = None):
-        """Parameters of a greedy request.
-
-        The CPU sampler ignores every seed of a batch in which one request has no generator, and
-        greedy requests never get one: there, greedy is a seeded request restricted to the top
-        token (an exact tie of the top logits is then broken by the seed, alike in every pass).
-        """
-        from vllm import SamplingParams
-
-        if self.settings["device"] == "cpu":
-            return SamplingParams(
-                temperature=1.0,
-                top_k=1,
-                max_tokens=max_tokens,
-                seed=seed,
-                logprobs=logprobs,
-                detokenize=False,
-            )
         return SamplingParams(
             temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, detokenize=False
         )

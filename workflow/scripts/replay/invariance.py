@@ -175,7 +175,7 @@ def _requests(engine: Engine, prompts: list[list[int]], size: Size) -> Iterator[
         for copy in range(size.copies):
             yield f"{number}.{copy}", prompt, engine.sampled(
                 temperature=0.7 if copy else 0,
-                top_p=1.0,
+                top_p=0.95,
                 max_tokens=size.tokens,
                 seed=stable_seed("invariance", number, copy),
                 logprobs=TOP_LOGPROBS,
@@ -190,7 +190,7 @@ def _prefilled(
     All positions in one batch, or each alone and cold. The tokens stay those that were decoded.
     """
     cuts = [prompt + s.tokens[:i] for prompt, s in sequences for i in range(len(s.tokens))]
-    one = engine.greedy(max_tokens=1, seed=0, logprobs=TOP_LOGPROBS)
+    one = engine.greedy(max_tokens=1, logprobs=TOP_LOGPROBS)
     completions = []
     for batch in [cuts] if together else [[cut] for cut in cuts]:
         engine.reset()

@@ -170,7 +170,7 @@ def resumed(
 
 def _parameters(engine: Engine, request: Request, sampling: dict):
     if request.k == PROBE:
-        return engine.greedy(max_tokens=sampling["probe_tokens"], seed=request.seed, logprobs=2)
+        return engine.greedy(max_tokens=sampling["probe_tokens"], logprobs=2)
     return engine.sampled(
         temperature=sampling["temperature"],
         top_p=sampling["top_p"],

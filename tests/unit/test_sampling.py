@@ -1,0 +1,101 @@
+"""Seeded sampling: the race, its noise and the nucleus."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from replay.sampling import GOLDEN, _splitmix, draw, exponential
+
+
+def tensors(rows, temperature, top_p, seeds, positions=0):
+    return (
+        torch.full((rows,), temperature, dtype=torch.float64),
+        torch.full((rows,), top_p, dtype=torch.float64),
+        torch.as_tensor(seeds, dtype=torch.int64).expand(rows),
+        torch.full((rows,), positions, dtype=torch.int64),
+    )
+
+
+def one_by_one(logits, temperature, top_p, seed, position):
+    """The definition, in numpy: nucleus by sorting, one exponential number a token."""
+    scaled = (logits / np.float32(temperature)).numpy()
+    weights = np.exp(scaled - scaled.max()).astype(float)
+    order = np.argsort(-weights)
+    above = np.concatenate([[0.0], np.cumsum(weights[order])[:-1]])
+    nucleus = order[above < top_p * weights.sum()]
+    tokens = torch.arange(len(weights))
+    ones = torch.ones_like(tokens)
+    noise = exponential(seed * ones, position * ones, tokens).numpy()
+    return nucleus[np.argmax(weights[nucleus] / noise[nucleus])]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    position=st.integers(0, 600),
+    temperature=st.sampled_from([0.2, 0.7, 1.0, 3.0]),
+    top_p=st.sampled_from([0.1, 0.5, 0.95, 1.0]),
+    spread=st.sampled_from([0.5, 3.0, 12.0]),
+)
+def test_a_draw_is_the_winner_of_the_race_over_the_nucleus(
+    seed, position, temperature, top_p, spread
+):
+    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(seed)) * spread
+    got = draw(logits, *tensors(4, temperature, top_p, seed, position))
+    expected = [one_by_one(row, temperature, top_p, seed, position) for row in logits]
+    assert got.tolist() == expected
+
+
+def test_draws_follow_the_truncated_distribution():
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1)) * 2
+    count = 40_000
+    rows = logits.expand(count, 40).contiguous()
+    got = draw(rows, *tensors(count, 0.7, 0.9, torch.arange(count)))
+    probabilities = (logits[0].double() / 0.7).softmax(0).numpy()
+    order = np.argsort(-probabilities)
+    above = np.concatenate([[0.0], np.cumsum(probabilities[order])[:-1]])
+    nucleus = order[above < 0.9]
+    observed = np.bincount(got.numpy(), minlength=40)
+    assert observed.sum() == observed[nucleus].sum()
+    expected = probabilities[nucleus] / probabilities[nucleus].sum() * count
+    assert stats.chisquare(observed[nucleus], expected).pvalue > 1e-3
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it():
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(33, 500, generator=generator) * 4
+    logits[5] = 0.0  # a flat row takes every token as a candidate
+    arguments = tensors(33, 0.7, 0.95, torch.arange(33))
+    together = draw(logits, *arguments)
+    alone = [draw(logits[i : i + 1], *(a[i : i + 1] for a in arguments)) for i in range(33)]
+    assert together.tolist() == [int(token) for token in alone]
+
+
+def test_the_top_token_wins_where_nothing_else_is_in_the_nucleus():
+    logits = torch.randn(8, 100, generator=torch.Generator().manual_seed(3))
+    best = logits.argmax(1).tolist()
+    assert draw(logits, *tensors(8, 0.7, 1e-6, torch.arange(8))).tolist() == best
+    assert draw(logits, *tensors(8, 1e-4, 0.95, torch.arange(8))).tolist() == best
+
+
+def test_splitmix_gives_the_known_sequence():
+    states = 1234567 + torch.arange(3) * GOLDEN
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [int(value) % 2**64 for value in _splitmix(states)] == known
+
+
+def test_noise_is_exponential_and_unrelated_across_seeds_positions_and_tokens():
+    zeros, numbers = torch.zeros(20_000, dtype=torch.int64), torch.arange(20_000)
+    streams = [
+        exponential(numbers, zeros, zeros),
+        exponential(zeros, numbers, zeros),
+        exponential(zeros, zeros, numbers),
+        exponential(zeros + 1, zeros, numbers),
+    ]
+    for stream in streams:
+        assert stats.kstest(stream.numpy(), "expon").pvalue > 1e-3
+        assert abs(np.corrcoef(stream[:-1], stream[1:])[0, 1]) < 0.03
+    related = np.corrcoef(np.stack(streams)) - np.eye(len(streams))
+    assert np.abs(related[:, 1:]).max() < 0.03
