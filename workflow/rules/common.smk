@@ -12,6 +12,7 @@ from replay.code import code_digest
 from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
+from replay.resources import ENGINE_MINUTES, cpu_engines, cpus, memory_mb
 from replay.storage import lock_folder
 
 
@@ -29,7 +30,7 @@ try:
 except ConfigError as error:
     raise WorkflowError(str(error))
 
-TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
+TEMPLATES = tuple(sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*")))
 # Where the records of a published run come from, for its page.
 PROVENANCE = (
     published.provenance(STUDY.config["published"], STUDY.config["paper"])
@@ -79,9 +80,9 @@ def engine_set_of(wildcards):
     return STUDY.engine_sets[wildcards.engine_set]
 
 
-def cpu_engines(engine):
-    """Engines that take this host's CPUs: two at once would share the same cores."""
-    return 0 if gpus(engine) else 1
+def of_engine(quantity, entry):
+    """Resource function: a quantity of the engine of the entry that the wildcards name."""
+    return lambda wildcards: quantity(entry(wildcards).engine)
 
 
 def trunk_inputs(wildcards):

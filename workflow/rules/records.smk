@@ -13,6 +13,9 @@ rule grade:
         f"{RESULTS}/logs/grade/{{configuration}}/{{shard}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job=lambda wildcards: {
             "grading": configuration_of(wildcards).sections["grading"],
@@ -32,6 +35,9 @@ rule records:
         f"{RESULTS}/logs/records/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job=lambda wildcards: {
             "settings": configuration_of(wildcards).published_settings,
