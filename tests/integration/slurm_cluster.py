@@ -11,8 +11,8 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 PACKAGES = "munge slurmctld slurmd slurm-client"
 
-# No cgroups (a container has none to give), no accounting database. InactiveLimit and the like keep
-# their defaults; MinJobAge lets squeue tell of finished jobs, which the plugin's status query needs.
+# No cgroups (a container has none to give), no accounting database: squeue tells of finished jobs,
+# for as long as MinJobAge.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -37,7 +37,7 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=sched_interval=2,batch_sched_delay=1
 MpiDefault=none
 ReturnToService=2
-MinJobAge=300
+MinJobAge=3600
 KillWait=5
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
@@ -74,9 +74,10 @@ class Cluster:
     def __init__(self, folder: Path):
         self.folder = folder
         self.environment = os.environ | {
-            "PATH": _path(),
+            "PATH": f"{folder / 'bin'}:{_path()}",
             "SLURM_CONF": str(folder / "slurm.conf"),
         }
+        self._wrap("srun")
         self.daemons: list[subprocess.Popen] = []
         folder.chmod(0o755)
         for name in ("state", "spool"):
@@ -86,7 +87,7 @@ class Cluster:
             self._start_munge()
             self._start("slurmctld", "-D")
             self._start("slurmd", "-D", "-N", socket.gethostname().split(".")[0])
-            self._wait(lambda: self.run("sinfo", "-h", "-o", "%T").strip() == "idle", "an idle node")
+            self._wait(lambda: self.run("sinfo", "-h", "-o", "%T") == "idle\n", "idle node")
         except BaseException:
             self.stop()
             raise
@@ -101,6 +102,14 @@ class Cluster:
             memory_mb=pages * page * 9 // 10 // 2**20,
         )
         (self.folder / "slurm.conf").write_text(text)
+
+    def _wrap(self, command: str) -> None:
+        """A way to `command` for a job step, from whose environment the plugin drops SLURM_CONF."""
+        script = self.folder / "bin" / command
+        script.parent.mkdir(exist_ok=True)
+        program = shutil.which(command, path=_path())
+        script.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {program} "$@"\n')
+        script.chmod(0o755)
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"

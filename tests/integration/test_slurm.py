@@ -39,7 +39,7 @@ def cluster(tmp_path_factory):
 
 
 def wait_for(condition, process: subprocess.Popen, what: str, output):
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while not (found := condition()):
         assert process.poll() is None, f"ended before {what}:\n{output.read_text()}"
         assert time.monotonic() < deadline, f"no {what} in time:\n{output.read_text()}"
@@ -55,6 +55,7 @@ def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(checkout, clu
     command = [
         sys.executable, "-m", "snakemake", "--workflow-profile", "slurm", "main",
         "--configfile", str(checkout.configure(run="slurm", **STUDY)),
+        "--slurm-status-command", "squeue",  # there is no accounting database
         "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5",
     ]  # fmt: skip
     with output.open("w") as file:
@@ -63,9 +64,9 @@ def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(checkout, clu
         )
         try:
             kept = kill_passes_after_a_problem(checkout, cluster, process, output)
-            process.wait(timeout=300)
+            process.wait(timeout=600)
         finally:
-            process.terminate()
+            process.kill()
             process.wait()
     assert process.returncode == 0, output.read_text() + checkout.logs() + cluster.logs()
 
@@ -90,8 +91,7 @@ def kill_passes_after_a_problem(checkout, cluster, process, output) -> int:
         if rule == "passes" and state == "RUNNING"
     )  # fmt: skip
     cluster.run("scancel", "--signal=KILL", "--full", job)
-    wait_for(lambda: cluster.jobs()[job][1] not in ("RUNNING", "COMPLETING"), process, "end", output)
-    assert cluster.jobs()[job][1] in ("FAILED", "CANCELLED")
+    wait_for(lambda: cluster.jobs()[job][1] in ("FAILED", "CANCELLED"), process, "end", output)
     return len(list(unfinished.glob("*/*.json")))
 
 
@@ -99,7 +99,7 @@ def test_every_engine_ran_as_a_job_of_its_own_and_alone(checkout, cluster):
     """A job's CPUs are the engine's threads: on a node of as many, the next engine waits."""
     states = list(cluster.jobs().values())
     assert sorted(rule for rule, state in states if state == "COMPLETED") == sorted(
-        ["analyze", "grade", "grade", "passes", "passes", "records", "screen", "trunks", "trunks"]
+        ["analyze", "grade", "passes", "passes", "records", "screen", "trunks", "trunks"]
     )
     spans = []
     for job, (rule, _state) in cluster.jobs().items():

@@ -87,9 +87,16 @@ def of_engine(quantity, entry):
 
 def trunk_inputs(wildcards):
     """Trunk folders of a configuration's shard, in the order of its cohorts."""
+    trunk_sets = configuration_of(wildcards).trunk_sets
+    return [f"{RESULTS}/trunks/{t.name}/{wildcards.shard}" for t in trunk_sets]
+
+
+def every_trunk_input(wildcards):
+    """Trunk folders of all shards of a configuration."""
     return expand(
-        f"{RESULTS}/trunks/{{trunk_set}}/{wildcards.shard}",
+        f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}",
         trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
+        shard=STUDY.shards,
     )
 
 
@@ -106,7 +113,8 @@ def local_source(entry):
     if entry["source"] != "local":
         return []
     path = Path(entry["path"])
-    return sorted(map(str, path.glob("*"))) if path.is_dir() else [str(path)]
+    files = sorted(map(str, path.glob("*"))) if path.is_dir() else [str(path)]
+    return [local(file) for file in files]  # also where a storage holds all other files
 
 
 def per_shard(pattern):

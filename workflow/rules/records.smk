@@ -3,14 +3,14 @@
 
 rule grade:
     input:
-        trunks=trunk_inputs,
-        passes=f"{RESULTS}/passes/{{configuration}}/{{shard}}",
+        trunks=every_trunk_input,
+        passes=per_shard("passes/{configuration}/{shard}"),
         dataset=dataset_of,
         model=model_of,
     output:
-        directory(f"{RESULTS}/grades/{{configuration}}/{{shard}}"),
+        directory(f"{RESULTS}/grades/{{configuration}}"),
     log:
-        f"{RESULTS}/logs/grade/{{configuration}}/{{shard}}.log",
+        f"{RESULTS}/logs/grade/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
     resources:
@@ -28,7 +28,7 @@ rule grade:
 rule records:
     input:
         passes=per_shard("passes/{configuration}/{shard}"),
-        grades=per_shard("grades/{configuration}/{shard}"),
+        grades=f"{RESULTS}/grades/{{configuration}}",
     output:
         f"{RESULTS}/records/{{configuration}}.json",
     log:

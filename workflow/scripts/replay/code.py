@@ -36,7 +36,7 @@ def files_used(script: str) -> list[Path]:
     return sorted(found)
 
 
-@cache  # every job of a grid asks for it, and parsing the modules takes longer than the rest of a plan
+@cache  # every job of a grid asks; parsing the modules takes longer than the rest of its plan
 def code_digest(script: str, data: tuple[Path, ...] = ()) -> str:
     """sha256 over the script, the modules that it reaches, and `data` files such as templates.
 
