@@ -37,11 +37,11 @@ def test_changes_with_a_helper_module_and_with_data(tmp_path, monkeypatch):
     template = tmp_path / "page.j2"
     template.write_text("old")
     monkeypatch.setattr(code, "SCRIPTS", tmp_path)
-    before = code.code_digest("job"), code.code_digest("job", (template,))
+    before = code.code_digest("job"), code.code_digest("job", [template])
     (package / "unused.py").write_text("x = 2\n")
-    assert (code.code_digest("job"), code.code_digest("job", (template,))) == before
+    assert (code.code_digest("job"), code.code_digest("job", [template])) == before
     template.write_text("new")
-    assert code.code_digest("job", (template,)) != before[1]
+    assert code.code_digest("job", [template]) != before[1]
     (package / "helper.py").write_text("def f(): return 2\n")
     assert code.code_digest("job") != before[0]
 

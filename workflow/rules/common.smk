@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -41,6 +42,9 @@ PROVENANCE = (
 RESULTS = f"results/{STUDY.config['run']}"
 FIGURES = [1, 2, 3, 5]
 
+
+# Every job of a grid asks for it, and it parses modules, which takes longer than the rest of a plan.
+code_digest = cache(code_digest)
 
 LOCKS = []  # open files: closing one would release it
 

@@ -3,7 +3,7 @@
 import ast
 import hashlib
 import re
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1]
@@ -36,12 +36,8 @@ def files_used(script: str) -> list[Path]:
     return sorted(found)
 
 
-@cache  # every job of a grid asks; parsing the modules takes longer than the rest of its plan
-def code_digest(script: str, data: tuple[Path, ...] = ()) -> str:
-    """sha256 over the script, the modules that it reaches, and `data` files such as templates.
-
-    Read once a process: a plan is made for one state of the code.
-    """
+def code_digest(script: str, data: Iterable[Path] = ()) -> str:
+    """sha256 over the script, the modules that it reaches, and `data` files such as templates."""
     sha = hashlib.sha256()
     for path in [*files_used(script), *data]:
         sha.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
