@@ -4,7 +4,7 @@ PYTHON ?= python3
 CORES ?= 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: setup demo test lint bench lock clean
+.PHONY: setup demo test format lint dry-run unit integration page bench lock clean
 
 setup: .venv/installed
 
@@ -20,15 +20,30 @@ demo: setup
 	snakemake --cores $(CORES) all
 	@echo "Open results/demo/report/index.html"
 
-test: setup lint
-	python -m pytest
+# In the order of what fails soonest. Integration also asks whether a second run has nothing to do
+# and goes on after a kill.
+test: setup format lint dry-run unit page integration
 
-lint: setup
-	ruff check .
+format: setup
 	ruff format --check .
 	snakefmt --check Snakefile workflow
+
+lint: format
+	ruff check .
 	snakemake --lint
 	snakemake --lint --configfile config/published.yaml
+
+dry-run: setup
+	python -m pytest -q tests/integration/test_plans.py
+
+unit: setup
+	python -m pytest tests/unit
+
+page: setup
+	python -m pytest tests/page
+
+integration: setup
+	python -m pytest tests/integration --ignore tests/integration/test_plans.py
 
 bench: setup
 	python tests/bench/analysis_speed.py

@@ -46,7 +46,7 @@ rule all:
         expand(
             f"{RESULTS}/figures/figure{{n}}.{{format}}",
             n=FIGURES,
-            format=["pdf", "png"],
+            format=["pdf", "png", "csv"],
         ),
         expand(
             f"{RESULTS}/analysis/{{configuration}}.json",
@@ -83,5 +83,6 @@ onstart:
 
 onerror:
     print(
-        "Failed. The log that the error above names says why; finished problems are kept."
+        f"Failed. The error above names the log of the job, under {RESULTS}/logs or resources/logs,"
+        " which says why. Finished problems are kept: the same command goes on."
     )

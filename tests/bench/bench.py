@@ -1,9 +1,18 @@
-"""`make bench`: engine start, and a pass against handing the same requests to vLLM directly.
+"""`make bench`: engine start, speed of a pass, and what it is worth.
 
-Prints a Markdown table with the machine that it was measured on; nothing is asserted here.
+    python tests/bench/bench.py [--config config/gpu.yaml] [--configuration main] [--profile FILE]
+
+Runs the passes of one problem of a configuration: against the same requests handed to vLLM
+directly, and against the time that the memory's bandwidth alone would take. Prints a Markdown table
+with the machine that it was measured on; nothing is asserted here. `--profile` writes where Python
+spends its time in one pass, which shows the whole engine where it runs in-process.
 """
 
+import argparse
+import cProfile
+import math
 import os
+import pstats
 import statistics
 import sys
 import tempfile
@@ -13,13 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 REPEATS = 3
+COPIED = 2**29  # bytes that are copied to measure the memory's bandwidth
 
 
 def main() -> None:
-    import yaml
-
-    from replay.config import load_study
-    from replay.datasets import load_problems
     from replay.engine import device_name
     from replay.passes import _parameters, plan, run_problem
     from replay.prompts import load_tokenizer
@@ -27,43 +33,129 @@ def main() -> None:
     from replay.storage import Workspace
     from replay.trunks import TrunkGenerator
 
-    def read(name):
-        return yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
-
-    study = load_study(read("catalog.yaml") | read("config.yaml"))
-    main_row = study.configurations["main"]
-    model = ROOT / "resources" / "models" / main_row.model
-    if not model.is_dir():
-        raise SystemExit(f"{model} is missing; run `make demo` first")
-    problem = load_problems(ROOT / "resources" / "datasets" / f"{main_row.dataset}.jsonl")[0]
-    sampling = main_row.sections["continuations"]
+    options = arguments()
+    row, model, problem = configured(options)
+    sampling, settings = row.sections["continuations"], row.sections["engine"]
     with tempfile.TemporaryDirectory() as folder:
-        generator = TrunkGenerator(
-            Workspace(Path(folder) / "trunks", "bench"), model, main_row.trunk_sets[0].settings
-        )
+        workspace = Workspace(Path(folder) / "trunks", "bench")
+        generator = TrunkGenerator(workspace, model, row.trunk_sets[0].settings)
         rows = generator.rollouts(problem)
         engine = generator.engine
         special = set(load_tokenizer(model).all_special_ids)
-        work = plan(rows, "bench", generator.kv_piece(problem.index), main_row.sections, special)
+        work = plan(rows, "bench", generator.kv_piece(problem.index), row.sections, special)
         prompts = [{"prompt_token_ids": request.prompt} for request in work.requests]
-        ours, direct = [], []
+        parameters = [_parameters(engine, request, sampling) for request in work.requests]
+        ours, direct, results = [], [], []
         for _ in range(REPEATS):
             started = time.monotonic()
-            run_problem(engine, work, sampling, lambda done: None)
+            results.append(run_problem(engine, work, sampling, lambda done: None))
             ours.append((time.monotonic() - started) / len(PASSES))
             started = time.monotonic()
             for _ in PASSES:
-                parameters = [_parameters(engine, request, sampling) for request in work.requests]
                 engine.llm.generate(prompts, parameters, use_tqdm=False)
             direct.append((time.monotonic() - started) / len(PASSES))
+        if options.profile:
+            profile(
+                options.profile,
+                lambda: engine.generate([r.prompt for r in work.requests], parameters),
+            )
+        per_token = bytes_per_token(work)
         engine.close()
-    ratio = statistics.median(ours) / statistics.median(direct)
-    print(f"Measured on {device_name('cpu')}, {os.cpu_count()} CPUs, {main_row.model}\n")
-    print("| what | seconds |\n|---|---|")
-    print(f"| engine start, import included | {engine.start_seconds:.1f} |")
-    print(f"| a pass of {len(prompts)} requests, with restore and rows | {_spread(ours)} |")
-    print(f"| the same requests handed to vLLM directly | {_spread(direct)} |")
-    print(f"| ratio of the medians | {ratio:.3f} |")
+    print(f"Measured on {device_name(settings['device'])}, {os.cpu_count()} CPUs")
+    print(f"{row.name} of {options.config}, {row.model}, {row.numerics}, {settings['process']}\n")
+    print("| what | value |\n|---|---|")
+    print(f"| engine start, import included | {engine.start_seconds:.1f} s |")
+    print(f"| a pass of {len(prompts)} requests, with restore and rows | {_spread(ours)} s |")
+    print(f"| the same requests handed to vLLM directly | {_spread(direct)} s |")
+    print(f"| direct over ours | {statistics.median(direct) / statistics.median(ours):.3f} |")
+    minutes = statistics.median(ours) * len(PASSES) / 60
+    print(f"| pivots a minute, all passes | {len(work.pivots) / minutes:.0f} |")
+    speed = memory_bandwidth(settings["device"])
+    print(f"| memory bandwidth, read and written | {speed / 1e9:.0f} GB/s |")
+    for name in PASSES:
+        seconds = statistics.median(result["seconds"][name] for result in results)
+        done = results[0]["passes"][name]
+        tokens = sum(len(r["token_ids"]) for r in done)
+        least = least_bytes(work, done, model, per_token, settings["max_num_seqs"])
+        print(
+            f"| {name} | {tokens / seconds:.0f} tokens/s, "
+            f"{100 * least / speed / seconds:.1f}% of the bandwidth limit |"
+        )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, default=ROOT / "config" / "config.yaml")
+    parser.add_argument("--configuration", default="main")
+    parser.add_argument("--profile", type=Path)
+    return parser.parse_args()
+
+
+def configured(options):
+    """The configuration, its checkpoint, and the first problem of its dataset."""
+    import yaml
+
+    from replay.config import load_study
+    from replay.datasets import load_problems
+
+    catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
+    study = load_study(catalog | yaml.safe_load(options.config.read_text(encoding="utf-8")))
+    row = study.configurations[options.configuration]
+    model = ROOT / "resources" / "models" / row.model
+    dataset = ROOT / "resources" / "datasets" / f"{row.dataset}.jsonl"
+    for path in (model, dataset):
+        if not path.exists():
+            raise SystemExit(
+                f"{path} is missing; run `snakemake --cores 1 {path.relative_to(ROOT)}`"
+            )
+    return row, model, load_problems(dataset)[0]
+
+
+def profile(path: Path, action) -> None:
+    profiler = cProfile.Profile()
+    profiler.runcall(action)
+    with path.open("w", encoding="utf-8") as file:
+        pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(60)
+
+
+def bytes_per_token(work) -> float:
+    """Bytes of KV state a token, from the problem's own state file."""
+    from replay.kv_state import read_description, unique_blocks
+
+    state = read_description(work.kv_path)
+    blocks = len(unique_blocks(state.sequences, state.block_size)[0])
+    return work.kv_path.stat().st_size / (blocks * state.block_size)
+
+
+def least_bytes(work, rows: list[dict], model: Path, per_token: float, width: int) -> float:
+    """Bytes that decoding must read: weights once a step, each token's context once.
+
+    As many steps as the longest request or full batches of `width` requests need, whichever is
+    more; `per_token` bytes of KV state.
+    """
+    weights = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    lengths = [len(row["token_ids"]) for row in rows]
+    steps = max(max(lengths), math.ceil(sum(lengths) / width))
+    contexts = sum(
+        n * (len(request.prompt) + n / 2) for request, n in zip(work.requests, lengths, strict=True)
+    )
+    return steps * weights + contexts * per_token
+
+
+def memory_bandwidth(device: str) -> float:
+    """Bytes a second, read and written, of a large copy; the best of ten."""
+    import torch
+
+    source = torch.ones(COPIED, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = math.inf
+    for _ in range(10):
+        started = time.monotonic()
+        target.copy_(source)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.monotonic() - started)
+    return 2 * COPIED / best
 
 
 def _spread(values: list[float]) -> str:

@@ -1,13 +1,14 @@
-"""Real vLLM on the CPU: restored state, seeds, resets and numerics."""
+"""Real vLLM on the CPU: restored state, seeds, resets, numerics, and the engine's own process."""
 
-import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import save_file
 
 from replay.datasets import Problem
-from replay.engine import EngineError, environment
+from replay.engine import Engine, EngineError
+from replay.invariance import Size, check_engine, verdict
 from replay.kv_state import KVStateError, describe
 from replay.passes import plan, run_problem
 from replay.prompts import load_tokenizer
@@ -38,31 +39,79 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def start(checkpoint, folder, numerics):
-    """An engine that has just generated the trunks of PROBLEM, and the work planned on them."""
-    engine_settings = SETTINGS["engine"] | {"numerics": numerics}
-    settings = SETTINGS | {"engine": engine_settings}
-    generator = TrunkGenerator(Workspace(folder / "out", "x"), checkpoint, settings)
-    rows = generator.rollouts(PROBLEM)
-    special = set(load_tokenizer(checkpoint).all_special_ids)
-    work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
-    return SimpleNamespace(
-        engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
-    )
+SMALL = Size(prompts=2, copies=12, tokens=12)  # of a self-check
+
+
+class Sessions:
+    """Engines by kind, one at a time as in a job: vLLM freezes the environment that it reads."""
+
+    def __init__(self, checkpoint, folder):
+        self.checkpoint, self.folder = checkpoint, folder
+        self.kind, self.session = None, None
+
+    def of(self, kind, start):
+        if self.kind != kind:
+            self.close()
+            self.session = start()
+            self.kind = kind
+        return self.session
+
+    def close(self):
+        if self.kind:
+            self.session.engine.close()
+        self.kind = None
+
+    def generated(self, numerics):
+        """An engine that has just generated the trunks of PROBLEM, and the work planned on them."""
+        settings = SETTINGS | {"engine": SETTINGS["engine"] | {"numerics": numerics}}
+        workspace = Workspace(self.folder / numerics / "out", "x")
+        generator = TrunkGenerator(workspace, self.checkpoint, settings)
+        rows = generator.rollouts(PROBLEM)
+        special = set(load_tokenizer(self.checkpoint).all_special_ids)
+        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
+        return SimpleNamespace(
+            engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
+        )
 
 
 @pytest.fixture(scope="module")
-def stock(checkpoint, tmp_path_factory):
-    session = start(checkpoint, tmp_path_factory.mktemp("stock"), "stock")
-    yield session
-    session.engine.close()
+def sessions(checkpoint, tmp_path_factory):
+    sessions = Sessions(checkpoint, tmp_path_factory.mktemp("engine"))
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture
+def stock(sessions):
+    return sessions.of("stock", lambda: sessions.generated("stock"))
+
+
+@pytest.fixture
+def invariant(sessions):
+    return sessions.of("invariant", lambda: sessions.generated("batch-invariant"))
 
 
 @pytest.fixture(scope="module")
-def invariant(checkpoint, tmp_path_factory):
-    session = start(checkpoint, tmp_path_factory.mktemp("invariant"), "batch-invariant")
-    yield session
-    session.engine.close()
+def alone(sessions):
+    """The first pivot's requests, each resumed alone by the engine that generated the trunks."""
+    stock = sessions.of("stock", lambda: sessions.generated("stock"))
+    work = replace(stock.work, requests=stock.work.requests[: 2 * (stock.sampling["k"] + 1)])
+    session = SimpleNamespace(**vars(stock) | {"work": work})
+    return SimpleNamespace(work=work, completions=one_by_one(session))
+
+
+@pytest.fixture
+def engine_core(sessions, alone):
+    """An engine in vLLM's own process, on the trunks of the stock engine, which is gone."""
+
+    def start():
+        settings = SETTINGS["engine"] | {"process": "engine-core"}
+        return SimpleNamespace(
+            engine=Engine(sessions.checkpoint, settings),
+            work=alone.work, sampling=SETTINGS["continuations"],
+        )  # fmt: skip
+
+    return sessions.of("engine-core", start)
 
 
 def requests(session):
@@ -71,6 +120,12 @@ def requests(session):
     prompts = [request.prompt for request in session.work.requests]
     parameters = [_parameters(session.engine, r, session.sampling) for r in session.work.requests]
     return prompts, parameters
+
+
+def one_by_one(session):
+    """Restore the state, then run each request alone, so that admission cannot matter."""
+    session.engine.restore_kv(session.work.kv_path)
+    return [session.engine.generate([p], [q])[0] for p, q in zip(*requests(session), strict=True)]
 
 
 def channels(completions):
@@ -174,12 +229,15 @@ def test_a_refused_reset_is_an_error(stock, monkeypatch):
         stock.engine.reset()
 
 
-def test_a_state_that_does_not_fit_says_what_it_takes(stock, tmp_path):
-    blocks = stock.engine.cache_config.num_gpu_blocks
-    path = tmp_path / "kv.safetensors"
+def check_that_it_does_not_fit(engine, path):
+    blocks = engine.cache_config.num_gpu_blocks
     save_file({}, path, metadata=describe([list(range(16 * blocks))], 16))
     with pytest.raises(KVStateError, match=rf"takes {blocks} blocks, .*engine\.kv_cache_gib"):
-        stock.engine.restore_kv(path)
+        engine.restore_kv(path)
+
+
+def test_a_state_that_does_not_fit_says_what_it_takes(stock, tmp_path):
+    check_that_it_does_not_fit(stock.engine, tmp_path / "kv.safetensors")
 
 
 def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):
@@ -190,12 +248,101 @@ def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_facts_are_those_in_force(stock, invariant):
+def test_facts_of_a_stock_engine(stock):
     facts = stock.engine.facts()
     assert facts["vllm"] == "0.22.1" and facts["attention_backend"] == "CPU_ATTN"
     assert facts["block_size"] == 16 and facts["prefix_caching"] is True
     assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "1"
-    assert invariant.engine.facts()["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert facts["engine_process"] == "in-process" and facts["async_scheduling"] is False
+    assert facts["compilation"] == facts["cuda_graphs"] == "off"
+    assert (facts["tensor_parallel"], facts["flash_attn_version"]) == (1, None)
+
+
+def self_check(session):
+    cuts = (len(session.rows[0]["prompt_token_ids"]), -9)
+    prompts = [session.rows[0]["prompt_token_ids"][:cut] for cut in cuts]
+    checks = check_engine(session.engine, prompts, SMALL)
+    return {check.name: check for check in checks}
+
+
+def test_the_self_check_finds_what_stock_numerics_do(stock):
+    checks = self_check(stock)
+    assert checks["repetition"].passed
+    failed = {name for name, check in checks.items() if not check.passed}
+    assert {"prefill", "batch size"} & failed
+    for name in failed:
+        assert checks[name].max_delta > 0 and checks[name].first["position"] < SMALL.tokens
+
+
+def test_state_is_resumed_bit_for_bit_by_the_engine_core_process(engine_core, alone):
+    facts = engine_core.engine.facts()
+    assert facts["engine_process"] == "engine-core"
+    client = type(engine_core.engine.llm.llm_engine.engine_core).__name__
+    assert client == "SyncMPClient", "the engine must not live in this process"
+    completions = one_by_one(engine_core)
+    assert len(completions) == 6
+    assert channels(completions) == channels(alone.completions)
+    for request, completion in zip(alone.work.requests, completions, strict=True):
+        assert completion.num_cached_tokens == request.abs_pos // 16 * 16 > 0
+
+
+def test_every_exact_request_is_resumed_in_the_engine_core_process(engine_core):
+    result = run_problem(engine_core.engine, engine_core.work, engine_core.sampling, lambda n: None)
+    rows = result["passes"]
+    assert [len(rows[name]) for name in PASSES] == [6, 6, 6]
+    assert all(row["resumed"] for name in ("exact1", "exact2") for row in rows[name])
+    assert not any(row["resumed"] for row in rows["refeed"])
+    assert rows["refeed"][0]["num_cached_tokens"] == 0
+    assert all(row["preemptions"] == 0 for name in PASSES for row in rows[name])
+
+
+def test_after_a_damaged_state_the_engine_goes_on_and_hits_no_garbage(engine_core, alone, tmp_path):
+    engine, path = engine_core.engine, tmp_path / "damaged.safetensors"
+    data = bytearray(engine_core.work.kv_path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(KVStateError, match=r"damaged\.safetensors: the file is damaged: block"):
+        engine.restore_kv(path)
+    prompts, parameters = requests(engine_core)
+    (after,) = engine.generate(prompts[:1], parameters[:1])
+    assert after.num_cached_tokens == 0
+    engine.reset()
+    assert channels([after]) == channels(engine.generate(prompts[:1], parameters[:1]))
+    engine.restore_kv(engine_core.work.kv_path)
+    resumed = engine.generate(prompts[:1], parameters[:1])
+    assert channels(resumed) == channels(alone.completions[:1])
+
+
+def test_the_engine_core_process_refuses_a_reset_while_a_request_runs(engine_core, monkeypatch):
+    monkeypatch.setattr("replay.engine.RESET_PAUSE_SECONDS", 0)
+    engine = engine_core.engine
+    core = engine.llm.llm_engine
+    parameters = engine.sampled(temperature=0.7, top_p=1.0, max_tokens=96, seed=1)
+    core.add_request(
+        "running", {"prompt_token_ids": engine_core.work.requests[0].prompt}, parameters
+    )
+    core.step()  # returns when the engine has made its first step
+    with pytest.raises(EngineError, match="refused 5 times"):
+        engine.reset()
+    while core.has_unfinished_requests():
+        core.step()
+    engine.reset()
+
+
+def test_too_small_a_cache_is_said_by_the_engine_core_process_too(engine_core, tmp_path):
+    check_that_it_does_not_fit(engine_core.engine, tmp_path / "kv.safetensors")
+
+
+def test_facts_of_a_batch_invariant_engine(invariant):
+    facts = invariant.engine.facts()
+    assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert facts["linear_rows"] == 32
+
+
+def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
+    checks = self_check(invariant)
+    assert verdict(list(checks.values())) == "invariant"
+    assert [check.sequences for check in checks.values()] == [24, 24, 4, 2]
 
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
@@ -207,9 +354,3 @@ def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
     )
     assert len(exact1) >= 6
     assert exact1 == exact2 == refeed
-
-
-def test_more_threads_than_cpus_is_refused():
-    settings = SETTINGS["engine"] | {"threads": 4096}
-    with pytest.raises(EngineError, match=re.escape("engine.threads is 4096")):
-        environment(settings)

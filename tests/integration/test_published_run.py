@@ -61,7 +61,7 @@ def local(folder: Folder, *names: str) -> str:
 def test_everything_is_downloaded_and_no_engine_runs(folder):
     assert folder.planned("published") == {
         "download": 8, "published_records": 7, "analyze": 7, "claims": 1, "table": 1, "figures": 1,
-        "statistics": 1, "report": 1, "published": 1, "total": 28,
+        "statistics": 1, "browser": 7, "report": 1, "published": 1, "total": 35,
     }  # fmt: skip
 
 
@@ -112,9 +112,10 @@ def test_everything_that_is_promised_is_there(finished):
     names = list(table["configuration"])
     assert {"main", "greedy", "batchinv"} <= set(names)
     assert sorted(p.stem for p in (results / "analysis").glob("*.json")) == sorted(names)
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
+        assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
     claims = pd.read_csv(results / "claims.csv", dtype=str, keep_default_na=False)
     assert list(claims.columns) == [
         "id", "section", "quantity", "claimed", "recomputed", "verdict",
@@ -144,6 +145,7 @@ def test_the_page_speaks_of_records_and_not_of_an_engine(finished):
     folder, _ = finished
     page = (folder.path / "results/published/report/index.html").read_text()
     assert "No engine ran for this page" in page and "thaw-ai/thaw" in page
+    assert "The texts of these records are not stored" in page
     assert "claim by claim" in page and "<h2>Engine</h2>" not in page
     assert "Cohorts and screening" not in page
     assert ">None<" not in page and ">nan<" not in page.lower()

@@ -14,6 +14,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from replay import published
+from replay.storage import sha256_file
+
 pytestmark = pytest.mark.engine
 
 TINY = {
@@ -37,6 +40,10 @@ TINY = {
         "batch-invariant": {"cohorts": ["primary"], "numerics": "batch-invariant"},
     },
 }  # fmt: skip
+
+
+GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
+SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
 
 
 class Checkout:
@@ -118,9 +125,76 @@ def test_everything_that_is_promised_is_there(finished):
     for number in (1, 2, 3, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
+        assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
     page = (results / "report" / "index.html").read_text()
-    assert "Table 1" in page and "nan" not in page.lower().split() and ">None<" not in page
+    assert (
+        "Table 1" in page
+        and "Engine self-check" in page
+        and "nan" not in page.lower().split()
+        and ">None<" not in page
+    )
     assert not re.search(r'(src|href)="https?:', page)
+
+
+def test_the_page_holds_every_pivot_with_its_texts(finished):
+    results = finished.folder / "results" / "tiny"
+    page = (results / "report" / "index.html").read_text()
+    start = page.index('id="browser-data">') + len('id="browser-data">')
+    data = json.loads(page[start : page.index("</script>", start)])
+    for shown in data["configurations"]:
+        records = json.loads((results / "records" / f"{shown['name']}.json").read_text())
+        assert len(shown["pivots"]) == shown["total"] == len(records["pivots"])
+        k = records["config"]["k"]
+        assert all(len(arm["continuations"]) == k + 1 for p in shown["pivots"] for arm in p["arms"])
+        assert all(len(r["segments"]) == 2 * len(r["at"]) + 1 for r in shown["rollouts"].values())
+
+
+def test_a_row_of_batch_invariant_numerics_has_its_engine_checked(finished):
+    (path,) = (finished.folder / "results/tiny/invariance").glob("*.json")
+    assert path.name.startswith("smollm2-135m_batch-invariant_")
+    result = finished.read(path)
+    assert result["verdict"] == "invariant", result["checks"]
+    assert [check["name"] for check in result["checks"]] == [
+        "repetition", "warm cache", "batch size", "prefill",
+    ]  # fmt: skip
+    assert all(check["sequences"] > 0 and check["passed"] for check in result["checks"])
+    assert result["engine"]["numerics"] == "batch-invariant"
+
+
+def test_every_engine_of_a_study_can_be_checked(finished):
+    config = finished.configure(run="other")
+    assert finished.planned("invariance", config=config) == {"check_invariance": 2, "invariance": 1}
+    finished.configure()
+    assert finished.planned("invariance") == {"check_invariance": 1, "invariance": 1}
+    output = finished.snakemake("invariance")
+    tables = finished.folder / "results" / "tiny" / "tables"
+    assert (tables / "invariance.md").read_text(encoding="utf-8") in output
+    table = pd.read_csv(tables / "invariance.csv").set_index(["engine", "check"])
+    assert len(table) == 2 * 4
+    stock = table[table.index.get_level_values("engine").str.contains("_stock_")]
+    passed = (stock["identical"] == stock["sequences"]).droplevel("engine")
+    assert passed["repetition"] and not (passed["batch size"] and passed["prefill"])
+    assert stock["verdict"].str.startswith("not invariant: ").all()
+    assert set(table["verdict"].drop(stock.index)) == {"invariant"}
+
+
+def test_a_job_with_another_gpu_resource_than_its_engine_takes_is_refused(finished):
+    """Before an engine starts, on trunks of the finished run under another name."""
+    results = finished.folder / "results"
+    for part in ("screen", "trunks"):
+        shutil.copytree(results / "tiny" / part, results / "refused" / part)
+    config = finished.configure(run="refused")
+    # The copies have no metadata of the jobs that made them, only times.
+    output = finished.snakemake(
+        "batch-invariant", "--rerun-triggers", "mtime", "--set-resources", "passes:gpu=1",
+        config=config, ok=False,
+    )  # fmt: skip
+    assert (
+        "error: this job was given gpu=1, but engine.device cpu with engine.tensor_parallel 1"
+        " takes 0; take the override of the resource away"
+    ) in output
+    assert not (results / "refused" / "passes" / "batch-invariant" / "0-of-1").exists()
+    assert len(list((results / "refused" / "logs").rglob("*.log"))) == 1
 
 
 def test_plan_needs_no_engine(finished):
@@ -134,7 +208,9 @@ def test_plan_needs_no_engine(finished):
 
 
 def test_records_are_complete_and_consistent(finished):
-    records = finished.read("results/tiny/records/main.json")
+    path = finished.folder / "results/tiny/records/main.json"
+    # As published records are read: schema, estimates, and the fields of the second campaign.
+    records = published.read(path, sha256_file(path))
     assert len(records["pivots"]) >= 4
     for row in records["pivots"]:
         assert row["cache_ok_exact1"] and row["cache_ok_exact2"] and row["flags"] == []
@@ -173,7 +249,8 @@ def test_changing_k_reruns_passes_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "figures": 1, "report": 1,
+        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1,
+        "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -182,7 +259,8 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "grade": 2, "records": 2, "analyze": 2, "table": 1, "figures": 1, "report": 1,
+        "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1, "figures": 1,
+        "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -190,10 +268,11 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     ("module", "reruns"),
     [
         ("report", {"report"}),
-        ("tables", {"table", "figures", "report"}),
-        ("pivots", {"passes", "grade", "records", "analyze", "table", "figures", "report"}),
-        ("grading", {"screen", "trunks", "passes", "grade", "records", "analyze", "table",
-                     "figures", "report"}),
+        ("tables", {"analyze"} | SHOWN),
+        ("invariance", {"check_invariance", "table", "figures", "report"}),
+        ("pivots", {"passes", *GRADED} | SHOWN),
+        ("grading", {"screen", "trunks", "passes", *GRADED} | SHOWN),
+        ("devices", {"screen", "trunks", "passes", *GRADED, "check_invariance"} | SHOWN),
     ],
 )  # fmt: skip
 def test_editing_a_helper_module_reruns_what_uses_it(finished, module, reruns):
@@ -218,7 +297,7 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     planned = finished.planned("batch-invariant", config=config)
     assert planned["passes"] == planned["records"] == planned["analyze"] == 1
     assert planned["trunks"] == planned["screen"] == 1
-    assert not {"table", "figures", "report"} & set(planned)
+    assert not (SHOWN | {"browser", "check_invariance"}) & set(planned)
 
 
 def kill_group(process: subprocess.Popen) -> None:

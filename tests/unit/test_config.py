@@ -179,8 +179,119 @@ def test_local_data_is_checked_before_any_job(config, tmp_path, rows, message):
     assert message in str(error.value)
 
 
+YES_NO = {"source": "local", "path": "own.jsonl", "answers": "yes-no"}
+
+
+def own_data(config, entry, **cohort):
+    put(config, "datasets.own", dict(entry))
+    put(config, "cohorts.own", {"dataset": "own", "start": 0, "n": 2} | cohort)
+    put(config, "configurations", {"main": {"cohorts": ["own"]}})
+
+
+def test_the_grader_reads_the_answers_that_the_dataset_has(config):
+    own_data(config, YES_NO, screen={"grader": "yes-no"})
+    put(config, "grading.grader", "yes-no")
+    load_study(config)
+    put(config, "grading.grader", "strict")
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert str(error.value) == (
+        "configurations.main: grading.grader: 'strict' reads number answers, but dataset own has "
+        "yes-no answers (datasets.own.answers), which these read: yes-no"
+    )
+    put(config, "grading.grader", "yes-no")
+    put(config, "cohorts.own.screen.grader", "choice")
+    with pytest.raises(ConfigError, match=r"cohorts\.own\.screen\.grader: 'choice' reads letter"):
+        load_study(config)
+    put(config, "datasets.own.answers", "words")
+    with pytest.raises(
+        ConfigError, match=r"datasets\.own\.answers: 'words' is not one of 'number'"
+    ):
+        load_study(config)
+
+
+def test_answers_of_the_named_kind_are_checked_before_any_job(config, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"question": "q", "answer": true}\n{"question": "q", "answer": "maybe"}\n')
+    own_data(config, YES_NO | {"path": str(path)})
+    put(config, "grading.grader", "yes-no")
+    with pytest.raises(ConfigError, match="own.jsonl, line 2, field 'answer': answer 'maybe'"):
+        check_local_sources(load_study(config))
+
+
 def test_a_missing_local_model_is_named(config, tmp_path):
     put(config, "models.own", {"source": "local", "path": str(tmp_path / "none")})
     put(config, "model", "own")
     with pytest.raises(ConfigError, match=r"models\.own\.path: .*none is not a folder"):
         check_local_sources(load_study(config))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"attention_backend": "TRITON_ATTN"}, "engine.attention_backend is 'TRITON_ATTN', but"),
+        ({"flash_attn_version": 2}, "engine.flash_attn_version is 2, but engine.device is cpu"),
+        ({"tensor_parallel": 2}, "engine.tensor_parallel is 2, but engine.device is cpu, which"),
+        (
+            {"device": "cuda", "attention_backend": "TRITON_ATTN", "flash_attn_version": 3},
+            "engine.flash_attn_version is 3, but engine.attention_backend is TRITON_ATTN, which",
+        ),
+        ({"process": "thread"}, "engine.process: 'thread' is not one of 'in-process', 'engine-c"),
+        ({"device": "cuda", "flash_attn_version": 4}, "flash_attn_version: 4 is not one of 2, 3"),
+        ({"device": "cuda", "tensor_parallel": 0}, "tensor_parallel: 0 is less than the minimum"),
+    ],
+)
+def test_engine_settings_that_exclude_each_other_are_refused(config, engine, message):
+    put(config, "configurations.k8.engine", engine)
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert message in str(error.value) and "configurations.k8" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"flash_attn_version": 3},
+        {"attention_backend": "FLASH_ATTN", "flash_attn_version": 2},
+        {"attention_backend": "TRITON_ATTN", "tensor_parallel": 4, "process": "engine-core"},
+    ],
+)
+def test_what_a_gpu_engine_may_be_told(config, engine):
+    put(config, "configurations.k8.engine", {"device": "cuda"} | engine)
+    resolved = load_study(config).configurations["k8"].sections["engine"]
+    assert resolved.items() >= engine.items()
+
+
+def test_an_engine_runs_in_process_with_its_own_choice_of_attention_unless_told(config):
+    for configuration in load_study(config).configurations.values():
+        engine = configuration.sections["engine"]
+        assert engine["process"] == "in-process" and engine["tensor_parallel"] == 1
+        assert engine["attention_backend"] is engine["flash_attn_version"] is None
+
+
+def test_configurations_that_differ_in_continuations_share_one_engine(config):
+    study = load_study(config)
+    sets = {row["name"]: row["engine_set"] for row in study.rows}
+    assert sets["main"] == sets["k8"] == sets["greedy"] != sets["batch-invariant"]
+    assert set(study.engine_sets) == set(sets.values()) and len(study.engine_sets) == 2
+    assert study.engine_sets[sets["k8"]].settings["engine"]["numerics"] == "stock"
+    assert "smollm2-135m_batch-invariant_" in sets["batch-invariant"]
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [("engine", {"max_num_seqs": 8}), ("prompt", {"system": "Be brief."}), ("model", "own")],
+)
+def test_another_engine_model_or_prompt_is_another_engine(config, section, value):
+    put(config, "models.own", {"source": "local", "path": "own"})
+    before = load_study(config).engine_sets
+    put(config, f"configurations.k8.{section}", value)
+    study = load_study(config)
+    assert len(study.engine_sets) == 3
+    assert study.configurations["k8"].engine_set.name not in before
+
+
+def test_trunk_settings_are_not_the_engines(config):
+    before = load_study(config).engine_sets
+    put(config, "configurations.k8.trunks", {"temperature": 0.9})
+    assert set(load_study(config).engine_sets) == set(before)

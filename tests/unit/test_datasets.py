@@ -207,6 +207,32 @@ def test_a_hub_file_is_asked_for_at_its_revision(tmp_path, monkeypatch):
     assert not (tmp_path / "other.jsonl").exists()
 
 
+def test_answers_of_another_kind_are_kept_as_they_are_and_read_by_kind(tmp_path):
+    rows = [{"question": "Is 2 even?", "answer": True}, {"question": "Is 3?", "answer": "No"}]
+    (source,) = [path for path in sources(tmp_path, rows[1:]) if path.suffix == ".parquet"]
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path, expected in ((lines, rows), (source, rows[1:])):
+        destination = tmp_path / "out.jsonl"
+        fetch({"source": "local", "path": str(path), "answers": "yes-no"}, destination)
+        assert destination.read_text() == "".join(json.dumps(row) + "\n" for row in expected)
+    assert [p.answer for p in load_problems(lines, answers="yes-no")] == ["yes", "no"]
+    with pytest.raises(DatasetError, match="lines.jsonl, line 1.*answer True is not a finite"):
+        fetch({"source": "local", "path": str(lines)}, tmp_path / "out.jsonl")
+
+
+def test_a_formula_that_cannot_be_read_is_refused_before_any_engine_starts(tmp_path):
+    path = tmp_path / "formulas.jsonl"
+    entry = {"source": "local", "path": str(path), "answers": "latex"}
+    good = [{"question": "q", "answer": answer} for answer in (r"\frac{1}{2}", 3, "x^2")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in good))
+    fetch(entry, tmp_path / "out.jsonl")
+    path.write_text(path.read_text() + json.dumps({"question": "q", "answer": r"\frac{1}{"}))
+    with pytest.raises(DatasetError, match="problem 3 .*math-verify cannot read"):
+        fetch(entry, tmp_path / "other.jsonl")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
 def test_a_failed_download_says_how_to_use_a_file(tmp_path, monkeypatch):
     def download(*args, **kwargs):
         raise ConnectionError("no route to the hub")

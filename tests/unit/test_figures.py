@@ -4,6 +4,7 @@ from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -72,11 +73,27 @@ def cells(ax):
 def assert_readable(fig):
     texts = [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
     assert min(text.get_fontsize() for text in texts) >= 7
-    assert 3.4 <= fig.get_figwidth() <= 7
+    assert fig.get_figwidth() in (3.3, 7)
+
+
+def figure1(pivots, k, title="demo"):
+    figures.figure1(figures.joint_counts(pivots, k), k, title, None, None)
+
+
+def figure2(rows):
+    figures.figure2(figures.sign_rates(rows), None, None)
+
+
+def figure3(series):
+    figures.figure3(figures.logprob_deltas(series), None, None)
+
+
+def figure5(rows):
+    figures.figure5(figures.selection_overlaps(rows), None, None)
 
 
 def test_figure1_counts_and_outlines(drawn):
-    figures.figure1(RECORDS, 2, "demo", None, None)
+    figure1(RECORDS, 2)
     (fig,) = drawn
     refeed, replica = fig.axes[:2]
     # Positions are in units of 1/K from -1: 0.5 is 3. The all-zero pivot is not eligible.
@@ -94,29 +111,38 @@ def test_figure1_counts_and_outlines(drawn):
 
 
 @pytest.mark.parametrize(
-    ("k", "copies"), [(1, 1000), (3, 1), (4, 100), (8, 10), (8, 100), (9, 1), (16, 100)]
+    ("k", "copies", "fit"),
+    [
+        (1, 1000, True),
+        (4, 100, True),
+        (8, 10, True),
+        (8, 100, False),
+        (16, 1, True),
+        (16, 100, False),
+    ],
 )
-def test_figure1_on_any_grid(drawn, k, copies):
+def test_figure1_on_any_grid(drawn, k, copies, fit):
     pairs = [(a, b) for a in range(-k, k + 1) for b in (-a, a, 0) if a] * copies
     dense = [record(i, a / k, b / k, b / k) for i, (a, b) in enumerate(pairs)]
-    figures.figure1(dense, k, "a title that is long enough to be wrapped " * 4, None, None)
+    figure1(dense, k, "a title that is long enough to be wrapped " * 4)
     (fig,) = drawn
     assert_readable(fig)
     for ax in fig.axes[:2]:
-        assert sum(int(count) for count in cells(ax).values()) == len(dense)
+        # All counts or, where they would not fit, none.
+        assert sum(int(count) for count in cells(ax).values()) == (len(dense) if fit else 0)
         assert "0" in [label.get_text() for label in ax.get_xticklabels()]
         side = ax.get_window_extent().width / (2 * k + 1)
         assert all(text.get_window_extent().width < side for text in ax.texts)
 
 
 def test_figure1_leaves_out_counts_that_do_not_fit(drawn):
-    figures.figure1([record(0, 1, 1, 1)], 64, "demo", None, None)
+    figure1([record(0, 1, 1, 1)], 64)
     assert not drawn[0].axes[0].texts
 
 
 def test_figure2_bars_and_labels(drawn):
     rows = [row("some", RECORDS), row("none", [])]
-    figures.figure2(rows, None, None)
+    figure2(rows)
     (fig,) = drawn
     (ax,) = fig.axes
     assert [bar.get_height() for bar in ax.patches] == [75, 0, 0, 0]
@@ -128,7 +154,7 @@ def test_figure2_bars_and_labels(drawn):
 
 
 def test_figure2_labels_of_seven_configurations_do_not_overlap(drawn):
-    figures.figure2([row(label, RECORDS) for label in SEVEN], None, None)
+    figure2([row(label, RECORDS) for label in SEVEN])
     (fig,) = drawn
     assert_readable(fig)
     (ax,) = fig.axes
@@ -138,7 +164,7 @@ def test_figure2_labels_of_seven_configurations_do_not_overlap(drawn):
 
 
 def test_figure3_shows_the_mass_at_zero_and_the_distribution(drawn):
-    figures.figure3({"stock": RECORDS, "pinned": RECORDS[:3]}, None, None)
+    figure3({"stock": RECORDS, "pinned": RECORDS[:3]})
     (fig,) = drawn
     zero, log = fig.axes
     assert [line.get_ydata()[0] for line in zero.lines] == pytest.approx([80, 20, 100, 100 / 3])
@@ -148,14 +174,14 @@ def test_figure3_shows_the_mass_at_zero_and_the_distribution(drawn):
     low, high = log.get_xlim()
     assert low < 1e-5 and high > 2e-2
     texts = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert texts[1] == "re-feed, stock: n = 5, 20.0% exactly 0"
+    assert texts[1] == "re-feed, stock:\nn = 5, 20.0% exactly 0"
     assert len(texts) == 4
     assert_readable(fig)
 
 
 def test_figure3_thins_long_curves_without_losing_their_ends(drawn):
     many = [record(i, 0, 0, 0, 0.0, 1e-6 * (i + 1)) for i in range(5000)]
-    figures.figure3({"stock": many}, None, None)
+    figure3({"stock": many})
     curve = drawn[0].axes[1].lines[2]
     assert len(curve.get_xdata()) == figures.MAX_STEPS + 2
     assert curve.get_xdata()[-2] == 1e-6 * 5000 and curve.get_ydata()[-2] == 100
@@ -164,7 +190,7 @@ def test_figure3_thins_long_curves_without_losing_their_ends(drawn):
 
 
 def test_figure3_with_all_differences_zero(drawn):
-    figures.figure3({"pinned": [record(0, 0, 0, 0, 0.0, 0.0)]}, None, None)
+    figure3({"pinned": [record(0, 0, 0, 0, 0.0, 0.0)]})
     assert [line.get_ydata()[0] for line in drawn[0].axes[0].lines] == [100, 100]
 
 
@@ -178,7 +204,7 @@ def test_figure5_draws_estimates_and_intervals(drawn):
         for t, y in ((0.5, 0.4), (1.0, 0.7))
     ]
     analysis = analyze(RECORDS, 2) | {"jaccard_curve": curve}
-    figures.figure5([{"label": "some", "analysis": analysis}], None, None)
+    figure5([{"name": "some", "label": "some", "analysis": analysis}])
     (fig,) = drawn
     (ax,) = fig.axes
     refeed, *refeed_points = ax.lines[:3]
@@ -194,10 +220,10 @@ def test_figure5_draws_estimates_and_intervals(drawn):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_figure5_has_a_panel_a_configuration(drawn, count):
-    figures.figure5([row(label, RECORDS) for label in SEVEN[:count]], None, None)
+    figure5([row(label, RECORDS) for label in SEVEN[:count]])
     (fig,) = drawn
     assert_readable(fig)
-    assert fig.get_figwidth() == 3.4
+    assert fig.get_figwidth() == 3.3
     panels = [ax for ax in fig.axes if ax.axison]
     assert len(panels) == count
     titles = [ax.title.get_window_extent() for ax in panels]
@@ -207,19 +233,19 @@ def test_figure5_has_a_panel_a_configuration(drawn, count):
 
 
 def test_figure5_says_where_nothing_is_selected(drawn):
-    figures.figure5([row("none", [])], None, None)
+    figure5([row("none", [])])
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["nothing is selected"]
 
 
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: figures.figure1([], 2, "demo", None, None), "No eligible pivots"),
-        (lambda: figures.figure1(RECORDS[4:], 2, "demo", None, None), "none of 1 has"),
-        (lambda: figures.figure2([], None, None), "No configurations"),
-        (lambda: figures.figure5([], None, None), "No configurations"),
-        (lambda: figures.figure3({"stock": []}, None, None), "No pivot has a greedy probe"),
-        (lambda: figures.figure3({"a": [record(0, 0, 0, 0)]}, None, None), "No pivot has a greedy"),
+        (lambda: figure1([], 2), "No eligible pivots"),
+        (lambda: figure1(RECORDS[4:], 2), "none has a nonzero"),
+        (lambda: figure2([]), "No configurations"),
+        (lambda: figure5([]), "No configurations"),
+        (lambda: figure3({"stock": []}), "No pivot has a greedy probe"),
+        (lambda: figure3({"a": [record(0, 0, 0, 0)]}), "No pivot has a greedy"),
     ],
 )
 def test_nothing_to_draw_is_said(drawn, draw, message):
@@ -237,12 +263,12 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
     files = []
     for attempt in ("one", "two"):
         (tmp_path / attempt).mkdir()
-        pdfs, pngs = (
+        paths = [
             [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3, 5)]
-            for suffix in ("pdf", "png")
-        )
-        figures.draw_all(rows, pdfs, pngs)
-        files.append([path.read_bytes() for path in pdfs + pngs])
+            for suffix in ("pdf", "png", "csv")
+        ]
+        figures.draw_all(rows, *paths)
+        files.append([path.read_bytes() for kind in paths for path in kind])
     assert files[0] == files[1]
     assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:4])
     # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
@@ -251,14 +277,34 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
 
 def test_figure_3_leaves_out_rows_that_say_so(tmp_path, monkeypatch):
     pooled = {}
-    monkeypatch.setattr(figures, "figure3", lambda series, pdf, png: pooled.update(series))
+
+    def keep(deltas, _pdf, _png):
+        pooled.update(deltas.groupby("series")["n"].max())
+
+    monkeypatch.setattr(figures, "figure3", keep)
     content = {"config": {"k": 2}, "pivots": RECORDS}
     rows = [
         row("one", RECORDS, numerics="stock", records=content),
         row("two", RECORDS, numerics="stock", records=content, in_figure3=False),
     ]
-    files = [[tmp_path / f"{n}.{suffix}" for n in (1, 2, 3, 5)] for suffix in ("pdf", "png")]
+    files = [[tmp_path / f"{n}.{suffix}" for n in (1, 2, 3, 5)]
+             for suffix in ("pdf", "png", "csv")]  # fmt: skip
     figures.draw_all(rows, *files)
-    assert {name: len(records) for name, records in pooled.items()} == {
-        "stock numerics": len(RECORDS)
-    }
+    assert pooled == {"stock numerics": len(RECORDS)}
+
+
+def test_csvs_hold_what_is_drawn(tmp_path):
+    content = {"config": {"k": 2}, "pivots": RECORDS}
+    kinds = [[tmp_path / f"{n}.{kind}" for n in (1, 2, 3, 5)] for kind in ("pdf", "png", "csv")]
+    figures.draw_all([row("some", RECORDS, numerics="stock", records=content)], *kinds)
+    joint, rates, deltas, overlaps = map(pd.read_csv, kinds[2])
+    changed = joint[joint["sign_differs"]].groupby("comparison")["pivots"].sum()
+    assert changed.to_dict() == {"refeed": 3}
+    assert rates[["comparison", "n", "sign_changes", "percent"]].values.tolist() == [
+        ["refeed", 4, 3, 75.0], ["floor", 4, 0, 0.0],
+    ]  # fmt: skip
+    refeed = deltas[deltas["comparison"] == "refeed"]
+    assert refeed["delta_nats"].tolist() == [0, 1e-4, 1e-3, 1e-2, 2e-2]
+    assert refeed["cumulative_pivots"].tolist() == [1, 2, 3, 4, 5]
+    at_half = overlaps[(overlaps["comparison"] == "refeed") & (overlaps["threshold"] == 0.5)]
+    assert at_half["jaccard"].item() == pytest.approx(2 / 4)

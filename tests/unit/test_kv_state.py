@@ -140,3 +140,23 @@ def test_every_rank_keeps_its_own_part(tmp_path):
     remove_state(moved)
     remove_state(moved)
     assert not list(moved.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, r"kv\.rank1\.safetensors: not a readable KV state"),
+        (b"cut off", r"kv\.rank1\.safetensors: not a readable KV state"),
+        ([[2] * 8], r"kv\.rank1\.safetensors: not of the same state as .*kv\.safetensors"),
+    ],
+)
+def test_a_rank_without_its_part_of_the_state_names_the_file(tmp_path, content, says):
+    path, workers = tmp_path / "kv.safetensors", [Worker("block first", rank=r) for r in (0, 1)]
+    for worker, sequences in zip(workers, ([[1] * 8], content), strict=True):
+        if isinstance(sequences, list):
+            worker.save_kv_blocks([4, 1], describe(sequences, BLOCK_SIZE, ranks=2), str(path))
+    if isinstance(content, bytes):
+        path.with_name("kv.rank1.safetensors").write_bytes(content)
+    workers[0].load_kv_blocks([2, 5], str(path))
+    with pytest.raises(KVStateError, match=says):
+        workers[1].load_kv_blocks([2, 5], str(path))

@@ -130,7 +130,7 @@ SECOND = r"record 1 \(problem_id 1, rollout 0, abs_pos 33\): "
         (["pivots", 1, "A_exact2"], 1.25, SECOND + r"A_exact2 = 1.25 is not a multiple of 1/4"),
         (["pivots", 1, "abs_pos"], 16, r"record 1 \(.*abs_pos 16\): occurs twice"),
         (["pivots", 1], None, r"record 1 \(\): None is not of type 'object'"),
-        (["pivots"], [], "pivots: .*(too short|non-empty)"),
+        (["pivots"], [], "pivots: is empty"),
         (["pivots"], KeyError, "'pivots' is a required property"),
         (["config", "k"], KeyError, "config: 'k' is a required property"),
         (["config", "k"], 0, "config: k: 0 is less than the minimum"),

@@ -1,5 +1,7 @@
 """The page says what the numbers say, to the letter, and stands alone as one file."""
 
+import base64
+import json
 import re
 from html.parser import HTMLParser
 
@@ -9,10 +11,10 @@ import pytest
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.config import load_schema
-from replay.report import answer, build_report, reading, verdict
+from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
 from replay.tables import table1
 
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "input"}
 # A PNG header that says 300 pixels; the page never decodes the image.
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (300).to_bytes(4, "big") + b"\0" * 8
 
@@ -35,6 +37,11 @@ def analysed(rows):
     return analyze(rows, k=1) | beyond(rows, k=1)
 
 
+def selection(total=0, **entries):
+    """A result of `browser.build`."""
+    return {"k": 1, "total": total, "problems": {}, "rollouts": {}, "pivots": []} | entries
+
+
 def configuration(label, *problems, **fields):
     return {
         "name": label.lower().replace(" ", "_"),
@@ -45,6 +52,7 @@ def configuration(label, *problems, **fields):
         "settings": {"continuations.k": 1},
         "cohorts": [],
         "note": "",
+        "browser": selection(),
     } | fields
 
 
@@ -139,6 +147,7 @@ def test_answer_without_an_effect(cases, expected):
 def context(tmp_path):
     png = tmp_path / "figure.png"
     png.write_bytes(PNG)
+    png.with_suffix(".csv").write_text("estimate,pivots\n0.5,3\n")
     cohort = {
         "name": "screened",
         "dataset": "gsm8k",
@@ -192,7 +201,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text.append(data.strip())
         if self.open and self.open[-1] in ("h1", "h2"):
             self.headings.append(data)
@@ -204,8 +213,9 @@ def test_page_is_well_formed_and_in_order(context):
         "A <title>",
         "What was asked",
         "Answer",
+        "Figures",
         "Words used on this page",
-        "How often re-feeding changes the estimate",
+        "Pivot browser",
         "Selection of critical tokens",
         "Other conditions",
         "Bit-level account",
@@ -221,9 +231,50 @@ def test_page_is_self_contained(context):
     html = build_report(context)
     page = Page(html)
     assert len(page.images) == 4
-    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    kinds = ("data:image/png;base64,", "data:text/csv;base64,", "#")
+    assert all(link.startswith(kinds) for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
-    assert "<script" not in html and "http" not in html and "url(" not in html
+    assert "http" not in html and "url(" not in html
+
+
+def test_figures_carry_their_data(context):
+    links = [link for link in Page(build_report(context)).links if "csv" in link]
+    assert len(links) == 4
+    data = links[0].removeprefix("data:text/csv;base64,")
+    assert base64.b64decode(data) == b"estimate,pivots\n0.5,3\n"
+
+
+def test_sections_are_linked(context, published):
+    for case in (context, published):
+        html = build_report(case)
+        anchors = [link[1:] for link in Page(html).links if link.startswith("#")]
+        assert len(anchors) > 10 and all(f'<section id="{a}"' in html for a in anchors)
+        assert set(re.findall('<section id="([a-z]+)"', html)) == {*anchors}
+
+
+def test_rows_columns_and_readings_say_whose_they_are(context):
+    html = build_report(context)
+    assert '<tr data-of="above"><th scope="row" class="text">Above</th>' in html
+    assert '<th scope="col" data-of="above">Above</th>' in html
+    assert '<li data-of="above">In “Above”' in html
+    assert f'<div data-of="{" ".join(c["name"] for c in ALL)}">\n<h3>screened</h3>' in html
+
+
+def test_data_of_the_browser_cannot_end_their_script_element(context):
+    problems = {"0": {"question": "Is 1 </script> 2?", "answer": 1}}
+    context["configurations"][0] = ABOVE | {"browser": selection(problems=problems)}
+    page = build_report(context)
+    start = page.index('id="browser-data">') + len('id="browser-data">')
+    data = json.loads(page[start : page.index("</script>", start)])
+    assert data["configurations"][0]["problems"] == problems
+    assert [p["label"] for p in data["passes"]] == ["exact 1", "exact 2", "re-feed"]
+
+
+def test_what_the_browser_leaves_out_is_said(context):
+    before = build_report(context)
+    context["configurations"][0] = ABOVE | {"browser": selection(total=7)}
+    text = " ".join(Page(build_report(context)).text)
+    assert "“Above”: 0 of 7 pivots" in text and "“Above”: 0 of" not in before
 
 
 def test_page_prints_no_undefined_value(context):
@@ -257,8 +308,12 @@ def test_settings_are_explained_by_the_schema(context):
 
 def test_table_read_back_from_csv_gives_the_same_page(context, tmp_path):
     file = tmp_path / "table1.csv"
-    context["table"].round(6).to_csv(file, index=False)
-    assert build_report(context) == build_report(context | {"table": pd.read_csv(file)})
+    cases = context["configurations"]
+    for checks in ({}, {"invariance": "not invariant: prefill"}):
+        table = table1([cases[0] | checks, *cases[1:]])
+        table.round(6).to_csv(file, index=False)
+        read = context | {"table": pd.read_csv(file)}
+        assert build_report(context | {"table": table}) == build_report(read)
 
 
 def test_figure_1_is_explained_by_the_configuration_it_shows(context):
@@ -276,14 +331,13 @@ def test_page_of_an_empty_run(context):
 
 def beyond_section(context):
     html = build_report(context)
-    section = html[html.index('<section class="statistics">') :]
+    section = html[html.index('<section id="beyond"') :]
     return " ".join(" ".join(Page(section[: section.index("</section>") + 10]).text).split())
 
 
-def test_second_table_and_figure_5_are_in_their_section(context):
+def test_second_table_is_in_its_section(context):
     text = beyond_section(context)
     assert "Table 2. Intervals, tests and conditions" in text
-    assert "Figure 5. Selection overlap against threshold." in text
     assert "Nothing is observed over K." in text
     assert "Above Below Level Few Identical Nothing Excess (pp) +55.6 [" in text
 
@@ -316,6 +370,75 @@ def test_outcomes_appear_when_recorded(context):
     assert page.tables == before + 1 and "How the continuations were graded" in page.text
 
 
+def answered(name, identical, position=None):
+    first = {"sequence": "0.0", "position": position, "tokens": [1, 2], "delta": 0.5}
+    return {
+        "name": name, "identical": identical, "sequences": 1024, "passed": identical == 1024,
+        "first": None if position is None else first,
+    }  # fmt: skip
+
+
+def self_check(name, labels, *failed):
+    names = ("repetition", "warm cache", "batch size", "prefill")
+    return {
+        "name": name,
+        "configurations": [{"name": label.lower(), "label": label} for label in labels],
+        "checks": [answered(n, 3, 7) if n in failed else answered(n, 1024) for n in names],
+        "verdict": f"not invariant: {', '.join(failed)}" if failed else "invariant",
+        "engine": {
+            "attention_backend": "FLASH_ATTN", "flash_attn_version": 3 if failed else None,
+            "engine_process": "engine-core",
+        },
+    }  # fmt: skip
+
+
+def test_self_checks_stand_in_the_engine_section(context):
+    checks = [
+        self_check("m_batch-invariant_0a", ["Few", "Level"], "prefill"),
+        self_check("m_batch-invariant_1b", ["Identical"]),
+    ]
+    before = Page(build_report(context)).tables
+    page = Page(build_report(context | {"invariance": checks}))
+    text = " ".join(" ".join(page.text).split())
+    section = text[text.index("Facts about the engine") :]
+    assert page.tables == before + 1
+    assert (
+        "m_batch-invariant_0a Few / Level FLASH_ATTN 3 engine-core 1,024 of 1,024 1,024 of 1,024"
+        " 1,024 of 1,024 3 of 1,024, from 7 not invariant: prefill"
+    ) in section
+    assert "1b Identical FLASH_ATTN engine-core" in section and "1,024 invariant" in section
+    for question in ("Repetition", "Warm cache", "Batch size", "Prefill"):
+        assert question in section
+    assert "the promise was not kept" in section
+
+
+@pytest.mark.parametrize("none", [{}, {"invariance": []}])
+def test_without_a_self_check_the_page_says_nothing_of_one(context, none):
+    assert "self-check" not in build_report(context | none)
+
+
+def test_table_1_of_the_page_says_which_row_failed_its_check(context):
+    verdict = "not invariant: prefill"
+    cases = [
+        case | ({"invariance": verdict} if case["name"] == "few" else {})
+        for case in context["configurations"]
+    ]
+    text = " ".join(Page(build_report(context | {"table": table1(cases)})).text)
+    assert text.count(f"Few ({verdict})") == 1 and text.count(verdict) == 1
+
+
+def test_engine_facts_are_explained(context):
+    facts = {
+        "flash_attn_version": None, "linear_rows": 32, "cuda_graphs": "FULL_AND_PIECEWISE",
+        "tensor_parallel": 2, "async_scheduling": False,
+    }  # fmt: skip
+    text = " ".join(" ".join(Page(build_report(context | {"engine": facts})).text).split())
+    for name, value in zip(
+        facts, ("not set", "32", "FULL_AND_PIECEWISE", "2", "false"), strict=True
+    ):
+        assert f"{name} {value} {ENGINE_FACTS[name]}" in text
+
+
 def test_missing_context_is_named(context):
     del context["counts"], context["engine"]
     with pytest.raises(ValueError, match="lacks counts, engine"):
@@ -340,7 +463,7 @@ def published(context):
 def test_page_of_a_published_run(published):
     page = Page(build_report(published))
     text = " ".join(" ".join(page.text).split())
-    assert page.headings[3:5] == ["Where the records come from", "The paper, claim by claim"]
+    assert page.headings[4:6] == ["Where the records come from", "The paper, claim by claim"]
     assert not {"Engine", "Cohorts and screening"} & set(page.headings)
     assert "match: 1, differs: 1, not derivable: 1." in text and "Left out: phi" in text
     differing = text[text.index("Claims that differ") : text.index("Every claim")]

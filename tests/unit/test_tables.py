@@ -1,5 +1,6 @@
 """Table 1: its columns, its printed form, and that each of its files can be read."""
 
+import io
 import shutil
 import subprocess
 
@@ -7,7 +8,17 @@ import pandas as pd
 import pytest
 
 from replay.analysis import analyze
-from replay.tables import COLUMNS, excess_pp, printed, table1, write_table
+from replay.storage import write_json
+from replay.tables import (
+    COLUMNS,
+    excess_pp,
+    invariance_table,
+    printed,
+    table1,
+    with_verdicts,
+    write_invariance,
+    write_table,
+)
 
 
 def records(*estimates):
@@ -97,17 +108,25 @@ def test_latex_is_escaped(files):
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
 
 
-def test_latex_compiles(files):
+@pytest.mark.parametrize(
+    "layout", [r"[twocolumn]{article}\textwidth=7in", r"{article}\textwidth=5.5in"]
+)
+def test_latex_compiles_and_is_not_too_wide(table, layout, tmp_path):
     if not shutil.which("pdflatex"):
         pytest.skip("pdflatex is not installed")
-    document = files[2].with_name("document.tex")
-    document.write_text(
-        r"\documentclass{article}\usepackage{booktabs}\usepackage[T1]{fontenc}"
+    long = table.set_axis(
+        ["Batch-invariant, FlashAttention 3 (not invariant: prefill)"] * len(table)
+    )
+    write_table(long, *(tmp_path / f"table1.{suffix}" for suffix in ("csv", "md", "tex")))
+    (tmp_path / "document.tex").write_text(
+        rf"\documentclass{layout}"
+        r"\usepackage{booktabs}\usepackage{tabularx}\usepackage[T1]{fontenc}"
         r"\begin{document}\input{table1.tex}\end{document}"
     )
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", document.name]
-    result = subprocess.run(command, cwd=document.parent, capture_output=True, text=True)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "document.tex"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-2000:]
+    assert "Overfull" not in result.stdout
 
 
 def test_a_note_stands_under_the_table_and_not_in_its_numbers(table, tmp_path):
@@ -116,3 +135,99 @@ def test_a_note_stands_under_the_table_and_not_in_its_numbers(table, tmp_path):
     csv, markdown, latex = (file.read_text() for file in files)
     assert markdown.endswith("|\n\nLeft out: phi.\n") and "\n% Left out: phi\n" in latex
     assert "Left out" not in csv
+
+
+NOT_INVARIANT = "not invariant: batch size, prefill"
+
+
+def checked(*found):
+    """Table 1 whose rows have these verdicts of their engines' self-checks."""
+    return table1(
+        [
+            {"name": name, "label": label, "model": model, "analysis": analyze(rows, 2)}
+            | {"invariance": verdict}
+            for (name, label, model, rows), verdict in zip(NAMES, found, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("found", [(None, None, None), (None, "invariant", None)])
+def test_a_check_that_passed_or_was_not_made_changes_nothing(table, found):
+    pd.testing.assert_frame_equal(checked(*found), table)
+
+
+def test_a_failed_check_is_said_by_the_label_and_a_last_column(tmp_path):
+    files = [tmp_path / f"table1.{suffix}" for suffix in ("csv", "md", "tex")]
+    write_table(checked(None, NOT_INVARIANT, "invariant"), *files)
+    read = pd.read_csv(files[0])
+    assert list(read.columns) == [*COLUMNS, "invariance"]
+    assert list(read["configuration"]) == [name for name, *_ in NAMES]
+    assert list(read["invariance"].fillna("")) == ["", NOT_INVARIANT, "invariant"]
+    for file in files[1:]:
+        text = file.read_text(encoding="utf-8")
+        assert f"Identical ({NOT_INVARIANT}) " in text
+        assert text.count("invariant") == 1 and "No pivots " in text
+    assert all(line.count(" & ") == 7 for line in files[2].read_text().splitlines() if "&" in line)
+
+
+def answered(name, identical, position=None, delta=0.0):
+    first = {"sequence": "0.0", "position": position, "tokens": [1, 2], "delta": delta}
+    return {
+        "name": name, "positions": 60, "equal": 50, "sequences": 16, "identical": identical,
+        "max_delta": delta, "first": None if position is None else first,
+        "passed": identical == 16,
+    }  # fmt: skip
+
+
+def result(verdict, version, *checks):
+    facts = {
+        "device": "Some GPU", "attention_backend": "FLASH_ATTN", "flash_attn_version": version,
+        "engine_process": "in-process",
+    }  # fmt: skip
+    return {"verdict": verdict, "checks": list(checks), "engine": facts}
+
+
+CHECKS = {
+    "m_stock_0a": result(
+        "not invariant: prefill", 3, answered("repetition", 16), answered("prefill", 4, 7, 0.03125)
+    ),
+    "m_batch-invariant_1b": result("invariant", None, answered("repetition", 16)),
+}
+
+
+@pytest.fixture
+def check_files(tmp_path):
+    for name, content in CHECKS.items():
+        write_json(tmp_path / f"{name}.json", content)
+    return [str(tmp_path / f"{name}.json") for name in CHECKS]
+
+
+def test_verdicts_go_to_the_rows_by_the_names_of_the_files(check_files):
+    rows = [{"engine_set": name} for name in (*CHECKS, "m_unchecked_2c", None)]
+    found = [row["invariance"] for row in with_verdicts(rows, check_files)]
+    assert found == ["not invariant: prefill", "invariant", None, None]
+    assert with_verdicts(rows[:1], []) == [rows[0] | {"invariance": None}]
+
+
+def test_one_row_an_engine_and_question():
+    table = invariance_table(CHECKS)
+    assert list(table["engine"]) == ["m_stock_0a"] * 2 + ["m_batch-invariant_1b"]
+    assert list(table["check"]) == ["repetition", "prefill", "repetition"]
+    assert list(table["attention"]) == ["FLASH_ATTN 3"] * 2 + ["FLASH_ATTN"]
+    assert list(table["identical"]) == [16, 4, 16] and set(table["sequences"]) == {16}
+    assert list(table["first_position"].fillna(-1)) == [-1, 7, -1]
+    assert list(table["max_delta_nats"]) == [0, 0.03125, 0]
+    assert list(table["verdict"]) == ["not invariant: prefill"] * 2 + ["invariant"]
+
+
+def test_the_self_checks_are_written_and_shown(check_files, tmp_path):
+    csv, markdown, console = tmp_path / "i.csv", tmp_path / "i.md", io.StringIO()
+    write_invariance(check_files, csv, markdown, console)
+    read = pd.read_csv(csv, dtype={"first_position": "Int64"})
+    pd.testing.assert_frame_equal(read, invariance_table(CHECKS), check_dtype=False)
+    text = markdown.read_text(encoding="utf-8")
+    assert console.getvalue() == text + "\n"
+    lines = text.splitlines()
+    assert len(lines) == 2 + 3 and all(line.count("|") == 11 for line in lines)
+    assert "| prefill | Some GPU | FLASH_ATTN 3 | in-process | 4 | 16 | 7 | 0.0312 |" in lines[3]
+    assert "| 16 | 16 | — | 0 | invariant |" in lines[4]

@@ -41,6 +41,8 @@ PROVENANCE = (
 )
 RESULTS = f"results/{STUDY.config['run']}"
 FIGURES = [1, 2, 3, 5]
+# The page's pivots with their texts: with the figures it stays below 5 MB.
+BROWSER_BYTES = 4_000_000
 
 
 # Every job of a grid asks for it, and it parses modules, which takes longer than the rest of a plan.
@@ -95,13 +97,18 @@ def trunk_inputs(wildcards):
     return [f"{RESULTS}/trunks/{t.name}/{wildcards.shard}" for t in trunk_sets]
 
 
-def every_trunk_input(wildcards):
+def all_trunks(wildcards):
     """Trunk folders of all shards of a configuration."""
     return expand(
         f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}",
         trunk_set=[t.name for t in configuration_of(wildcards).trunk_sets],
         shard=STUDY.shards,
     )
+
+
+def measured(source):
+    """An input that a run on published records has not."""
+    return [] if STUDY.is_published else source
 
 
 def dataset_of(wildcards):

@@ -3,7 +3,7 @@
 
 rule grade:
     input:
-        trunks=every_trunk_input,
+        trunks=all_trunks,
         passes=per_shard("passes/{configuration}/{shard}"),
         dataset=dataset_of,
         model=model_of,

@@ -1,4 +1,4 @@
-"""In: records and analyses. Out: Table 1, the figures and the page."""
+"""In: records and analyses. Out: Table 1, the figures, the pivot browser's data and the page."""
 
 
 localrules:
@@ -42,6 +42,7 @@ rule figures:
             caption="../report/figures.rst",
             category="Figures",
         ),
+        csv=expand(f"{RESULTS}/figures/figure{{n}}.csv", n=FIGURES),
     log:
         f"{RESULTS}/logs/figures.log",
     conda:
@@ -50,6 +51,29 @@ rule figures:
         job={"rows": STUDY.rows, "code": code_digest("figures")},
     script:
         "../scripts/figures.py"
+
+
+rule browser:
+    input:
+        records=f"{RESULTS}/records/{{configuration}}.json",
+        trunks=measured(all_trunks),
+        passes=measured(per_shard("passes/{configuration}/{shard}")),
+        grades=measured(f"{RESULTS}/grades/{{configuration}}"),
+        dataset=measured(dataset_of),
+        model=measured(model_of),
+    output:
+        f"{RESULTS}/browser/{{configuration}}.json",
+    log:
+        f"{RESULTS}/logs/browser/{{configuration}}.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={
+            "budget": BROWSER_BYTES // len(STUDY.configurations),
+            "code": code_digest("browser"),
+        },
+    script:
+        "../scripts/browser.py"
 
 
 rule report:
@@ -67,9 +91,16 @@ rule report:
         invariance=invariance_checks,
         table=f"{RESULTS}/tables/table1.csv",
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
+        figure_data=expand(f"{RESULTS}/figures/figure{{n}}.csv", n=FIGURES),
+        browser=per_configuration("browser/{configuration}.json"),
         claims=[f"{RESULTS}/claims.csv"] if STUDY.is_published else [],
     output:
-        f"{RESULTS}/report/index.html",
+        report(
+            f"{RESULTS}/report/index.html",
+            caption="../report/page.rst",
+            category="Page",
+            labels={"page": "Everything on one page"},
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     conda:

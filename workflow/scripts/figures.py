@@ -1,4 +1,4 @@
-"""The figures as PDF and PNG."""
+"""The figures as PDF and PNG, and what each is drawn from as CSV."""
 
 from replay.figures import draw_all
 from replay.job import logged
@@ -18,7 +18,8 @@ def main(snakemake):
                 strict=True,
             )
         ]
-        draw_all(rows, snakemake.output.pdf, snakemake.output.png)
+        output = snakemake.output
+        draw_all(rows, output.pdf, output.png, output.csv)
 
 
 if __name__ == "__main__":

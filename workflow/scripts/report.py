@@ -17,8 +17,10 @@ def main(snakemake):
             analyses=data.analyses,
             cohorts=data.cohorts,
             passes=data.passes,
+            invariance=data.invariance,
             table=data.table,
             figures=data.figures,
+            browser=data.browser,
             published=job["published"],
             claims=data.claims[0] if job["published"] else None,
         )

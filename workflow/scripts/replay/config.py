@@ -14,7 +14,8 @@ import jsonschema
 import yaml
 
 from replay import published
-from replay.datasets import DatasetError, canonical
+from replay.datasets import DatasetError, answer_kind, canonical
+from replay.grading import GRADERS, graders_of
 from replay.storage import digest
 
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
@@ -382,6 +383,10 @@ def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration
         _known(f"{key}.cohorts", cohort, filled["cohorts"], "cohorts")
         cohorts.append(Cohort(cohort, filled["cohorts"][cohort]))
     _check_overlap(key, cohorts)
+    dataset = cohorts[0].settings["dataset"]
+    _check_grader(
+        f"{key}: grading.grader", sections["grading"]["grader"], dataset, filled["datasets"]
+    )
     trunk_sets = tuple(_trunk_set(cohort, model, sections, filled) for cohort in cohorts)
     return Configuration(name, entry.get("label", name), model, numerics, trunk_sets, sections)
 
@@ -404,10 +409,23 @@ def _known(key: str, name: str, known: dict, what: str) -> None:
 
 def _check_cohort(name: str, cohort: dict, datasets: dict) -> None:
     _known(f"cohorts.{name}.dataset", cohort["dataset"], datasets, "datasets")
+    if screen := cohort["screen"]:
+        key = f"cohorts.{name}.screen.grader"
+        _check_grader(key, screen["grader"], cohort["dataset"], datasets)
     if cohort["screen"] and cohort["screen"]["scan_limit"] < cohort["n"]:
         raise ConfigError(
             f"cohorts.{name}.screen.scan_limit: {cohort['screen']['scan_limit']} problems are "
             f"scanned at most, but cohorts.{name}.n asks for {cohort['n']}"
+        )
+
+
+def _check_grader(key: str, grader: str, dataset: str, datasets: dict) -> None:
+    """Refuse a grader of another kind of answers than the dataset has."""
+    has, reads = answer_kind(datasets[dataset]), GRADERS[grader].answers
+    if has != reads:
+        raise ConfigError(
+            f"{key}: {grader!r} reads {reads} answers, but dataset {dataset} has {has} answers "
+            f"(datasets.{dataset}.answers), which these read: {', '.join(graders_of(has))}"
         )
 
 

@@ -22,18 +22,19 @@ the same name at the top level, key by key.
 
 def render(schema: dict) -> str:
     """Markdown: one table for the top level, then one for each section and kind of entry."""
-    parts = [INTRODUCTION, _section("Top level", schema, schema)]
-    for name, section in schema["$defs"].items():
-        if "properties" in section:
-            parts.append(_section(f"`{name}`", section, schema))
+    parts = [INTRODUCTION, section("Top level", schema, schema)]
+    for name, entry in schema["$defs"].items():
+        if "properties" in entry:
+            parts.append(section(f"`{name}`", entry, schema))
     return "\n".join(parts)
 
 
-def _section(title: str, section: dict, root: dict) -> str:
-    lines = [f"## {title}", "", section.get("description", "").strip(), ""]
+def section(title: str, entry: dict, root: dict) -> str:
+    """Markdown of one object of the schema `root`: its description and a table of its keys."""
+    lines = [f"## {title}", "", entry.get("description", "").strip(), ""]
     lines += ["| key | values | default | meaning |", "|---|---|---|---|"]
-    required = set(section.get("required", []))
-    for name, child in _keys(section).items():
+    required = set(entry.get("required", []))
+    for name, child in _keys(entry).items():
         lines.append(_row(name, child, name in required, root))
         nested = next((s for s in child.get("oneOf", []) if "properties" in s), {})
         for key, grandchild in nested.get("properties", {}).items():

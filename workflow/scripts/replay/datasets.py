@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class Problem:
 
     index: int
     question: str
-    answer: float
+    answer: float | str  # as the dataset's entry of ANSWERS reads it
 
 
 def parse_answer(text: Any) -> float:
@@ -56,16 +56,60 @@ def _to_float(answer: Any) -> float | None:
         return math.inf
 
 
+def parse_letter(answer: Any) -> str:
+    """The letter of an option, as a capital: `B`, `b`, `(B)`, `B.`; else DatasetError."""
+    found = re.fullmatch(r"\s*\(?([A-Za-z])[.):]?\s*", answer) if isinstance(answer, str) else None
+    if not found:
+        raise DatasetError(f"answer {_shortened(answer)} is not the letter of an option, A to Z")
+    return found[1].upper()
+
+
+def parse_yes_no(answer: Any) -> str:
+    """`yes` or `no`, from that text in any case or from a JSON boolean; else DatasetError."""
+    if isinstance(answer, bool):
+        return "yes" if answer else "no"
+    label = answer.strip().lower() if isinstance(answer, str) else None
+    if label not in ("yes", "no"):
+        raise DatasetError(f"answer {_shortened(answer)} is not yes, no, true or false")
+    return label
+
+
+def parse_latex(answer: Any) -> str:
+    """A formula as text, or a finite number as its text; DatasetError for anything else."""
+    if isinstance(answer, str) and answer.strip():
+        return answer.strip()
+    if _to_float(answer) is None or not math.isfinite(_to_float(answer)):
+        raise DatasetError(f"answer {_shortened(answer)} is neither a formula nor a finite number")
+    return str(answer)
+
+
+# What the key `answers` of a dataset may be, and how an answer of that kind is read.
+ANSWERS: dict[str, Callable[[Any], float | str]] = {
+    "number": parse_answer,
+    "letter": parse_letter,
+    "yes-no": parse_yes_no,
+    "latex": parse_latex,
+}
+
+
+def answer_kind(entry: dict) -> str:
+    """The kind of answers of config entry `datasets.<name>`, a key of ANSWERS."""
+    return entry.get("answers", "number")
+
+
 def load_problems(
-    path: Path | str, question_field: str = "question", answer_field: str = "answer"
+    path: Path | str,
+    question_field: str = "question",
+    answer_field: str = "answer",
+    answers: str = "number",
 ) -> list[Problem]:
-    """All problems of a JSON Lines file, in order.
+    """All problems of a JSON Lines file, in order; `answers` is a key of ANSWERS.
 
     Raises DatasetError naming the file and the line of the first row that is blank, no JSON object,
-    names a key twice, or lacks a question (text) or an answer (see `parse_answer`).
+    names a key twice, or lacks a question (text) or an answer of its kind.
     """
     return [
-        _problem(index, where, row, question_field, answer_field)
+        _problem(index, where, row, question_field, answer_field, answers)
         for index, (where, row) in enumerate(_json_lines(Path(path)))
     ]
 
@@ -75,11 +119,13 @@ def fetch(entry: dict, destination: Path | str) -> None:
 
     Each line is `json.dumps({"question": ..., "answer": ...})`, whatever the source looks like, so
     one sha256 pins the problems. `entry` has source `local` (path) or `hub` (repo, revision, file,
-    sha256), and optionally question_field, answer_field and sha256. The file appears whole or not
-    at all. Raises DatasetError when the source cannot be had or read, one of its rows is
+    sha256), and optionally question_field, answer_field, answers and sha256. The file appears whole
+    or not at all. Raises DatasetError when the source cannot be had or read, one of its rows is
     malformed, or the sha256 differs.
     """
     content = canonical(entry)
+    if answer_kind(entry) == "latex":
+        _check_formulas(content)
     with atomic_path(destination) as partial:
         partial.write_bytes(content)
 
@@ -89,12 +135,28 @@ def canonical(entry: dict) -> bytes:
     fields = entry.get("question_field", "question"), entry.get("answer_field", "answer")
     lines = []
     for index, (where, row) in enumerate(_rows(_source_file(entry))):
-        _problem(index, where, row, *fields)
+        _problem(index, where, row, *fields, answer_kind(entry))
         question, answer = (row[field] for field in fields)
         lines.append(json.dumps({"question": question, "answer": answer}) + "\n")
     content = "".join(lines).encode()
     _check_sha256(entry, hashlib.sha256(content).hexdigest())
     return content
+
+
+def _check_formulas(content: bytes) -> None:
+    """Refuse answers that math-verify cannot read, before an engine starts.
+
+    It takes some milliseconds an answer: too long for `canonical`, which every start calls.
+    """
+    from replay import latex
+
+    for index, line in enumerate(content.splitlines()):
+        answer = parse_latex(json.loads(line)["answer"])
+        if not latex.read(answer):
+            raise DatasetError(
+                f"problem {index} (from 0, in file order): math-verify cannot read the answer "
+                f"{_shortened(answer)}; correct it"
+            )
 
 
 def _source_file(entry: dict) -> Path:
@@ -190,7 +252,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict:
     return row
 
 
-def _problem(index: int, where: str, row: Any, question_field: str, answer_field: str) -> Problem:
+def _problem(
+    index: int, where: str, row: Any, question_field: str, answer_field: str, answers: str
+) -> Problem:
     if not isinstance(row, dict):
         raise DatasetError(
             f"{where}: {_shortened(row)} is not an object; it needs the fields "
@@ -209,7 +273,7 @@ def _problem(index: int, where: str, row: Any, question_field: str, answer_field
             "it must be a text that is not empty"
         )
     try:
-        answer = parse_answer(row[answer_field])
+        answer = ANSWERS[answers](row[answer_field])
     except DatasetError as error:
         raise DatasetError(f"{where}, field {answer_field!r}: {error}; correct it") from error
     return Problem(index, question, answer)

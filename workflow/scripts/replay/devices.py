@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 
 from replay.storage import lock_folder
@@ -31,10 +32,14 @@ def check_granted(engine: dict, granted: int) -> None:
 
 
 def visible() -> list[str]:
-    """Identifiers of the GPUs that this process may use, without starting CUDA."""
+    """Identifiers of the GPUs that this process may use, without starting CUDA.
+
+    As CUDA reads its variable: what follows an entry that names no device is not visible.
+    """
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return [name for name in listed.split(",") if name]
+        names = [name.strip() for name in listed.split(",")]
+        return list(dict.fromkeys(takewhile(lambda name: name not in ("", "-1"), names)))
     import torch
 
     return [str(index) for index in range(torch.cuda.device_count())]

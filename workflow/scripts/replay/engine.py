@@ -54,6 +54,8 @@ def environment(settings: dict) -> dict[str, str]:
     if settings["device"] == "cpu":
         variables["VLLM_CPU_ATTN_SPLIT_KV"] = "0" if invariant else "1"
         variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus_for(settings["threads"])))
+        # Torch takes OpenMP's number from MKL's, which Snakemake sets to the threads of the rule.
+        variables["MKL_NUM_THREADS"] = str(settings["threads"])
     else:
         variables["VLLM_BATCH_INVARIANT"] = "1" if invariant else "0"
         variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # it does not take seeds
@@ -98,9 +100,10 @@ class Engine:
         started = time.monotonic()
         cpu = settings["device"] == "cpu"
         self.claim = ExitStack() if cpu else devices.claim(devices.gpus(settings))
-        from vllm import LLM
+        from vllm import LLM, envs
         from vllm.platforms import current_platform
 
+        envs.disable_envs_cache()  # an engine that this process already has froze what it reads
         # In-process scheduling is synchronous: what the asynchronous one puts into a step depends
         # on whether the step before it has ended yet.
         asynchronous = not cpu and settings["process"] == "engine-core"
@@ -139,6 +142,9 @@ class Engine:
         ranks = self.llm.collective_rpc("numerics_in_force")
         if any(rank != ranks[0] for rank in ranks):
             raise EngineError(f"tensor-parallel ranks compute differently: {ranks}")
+        threads, asked = ranks[0]["threads"], self.settings["threads"]
+        if self.settings["device"] == "cpu" and threads != asked:
+            raise EngineError(f"engine.threads is {asked}, but the engine computes with {threads}")
         if not (ranks[0]["prefix_caching"] and self._ask("prefix_caching")["on"]):
             raise EngineError(
                 f"attention backend {ranks[0]['attention_backend']} switched prefix caching off "
@@ -312,7 +318,9 @@ class Engine:
         """What is in force, asked of the engine where it can tell."""
         import torch
         import vllm
+        from vllm.v1.engine.core_client import InprocClient
 
+        in_process = isinstance(self.llm.llm_engine.engine_core, InprocClient)
         config = self.llm.llm_engine.vllm_config
         compilation = config.compilation_config
         on = self.settings["compile"]
@@ -332,7 +340,7 @@ class Engine:
             "compilation": compilation.mode.name if on else "off",
             "cuda_graphs": compilation.cudagraph_mode.name if on else "off",
             "tensor_parallel": config.parallel_config.tensor_parallel_size,
-            "engine_process": self.settings["process"],
+            "engine_process": "in-process" if in_process else "engine-core",
             "async_scheduling": config.scheduler_config.async_scheduling,
             "environment": self.environment,
         }

@@ -1,8 +1,9 @@
-"""Figures 1 to 3 of the paper, and figure 5, each as a PDF and a PNG, from records and analyses.
+"""Figures 1 to 3 of the paper, and figure 5, as PDF and PNG; the frame behind each is its CSV.
 
-Fonts are at least 7 pt at the drawn size (3.4 to 7 inches wide). Colour never carries meaning
-alone: re-feed is red and hatched or marked by a square, the replica floor grey and plain or marked
-by a circle. The files hold no timestamps, so equal input gives equal bytes.
+Figures are 3.3 inches (one column) or 7 inches (two) wide, and fonts at least 7 pt at that size.
+Colour never carries meaning alone: re-feed is red and hatched or marked by a square, the replica
+floor grey and plain or marked by a circle. The files hold no timestamps, so equal input gives equal
+bytes.
 """
 
 import textwrap
@@ -15,6 +16,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import ListedColormap, LogNorm
@@ -23,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from replay.analysis import common_set, flipped, pivot_frame
+from replay.storage import write_text
 from replay.tables import UNDEFINED, check_failed
 
 RED, GREY = "#b2182b", "#6b6b6b"
@@ -40,12 +43,22 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-# Width of a digit at 7 pt, and of a panel of figure 1 beside or above the other.
-DIGIT_PT, BESIDE_PT, STACKED_PT = 4.6, 200, 460
+COLUMN_IN, PAGE_IN = 3.3, 7
+PNG_DPI = 200
+# Groups of bars that fit into one column.
+COLUMN_GROUPS = 3
+DIGITS = 9  # significant ones in a CSV
+# Width of a digit at 7 pt, and of a panel of figure 1.
+DIGIT_PT, PANEL_PT = 4.6, 200
 # Figure 5: the label, colour, marker and line of each comparison.
 OVERLAPS = {
     "refeed": ("re-feed", RED, "s", "-"),
     "replica": ("replica", GREY, "o", "--"),
+}
+# Figure 3: the label, colour, marker and line width of each comparison.
+PROBES = {
+    "exact2": ("replica", GREY, "o", 2.4),
+    "refeed": ("re-feed", RED, "s", 1.2),
 }
 # One a series of figure 3; the first, solid one has filled markers.
 LINES = ("-", "--", ":", "-.")
@@ -53,8 +66,8 @@ LINES = ("-", "--", ":", "-.")
 MAX_STEPS = 2000
 
 
-def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
-    """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF and PNG files.
+def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str], csvs: list[str]) -> None:
+    """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF, PNG and CSV files.
 
     ``rows`` are those of ``tables.table1`` with ``numerics`` and ``records`` (a records file's
     content). Figure 1 shows the first row, figure 3 pools the rows with the same numerics, apart
@@ -63,67 +76,75 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str]) -> None:
     main = rows[0]
     records = main["records"]
     title = f"{main['label']}, {main['model']}"
-    figure1(records["pivots"], records["config"]["k"], title, pdfs[0], pngs[0])
-    figure2(rows, pdfs[1], pngs[1])
+    joint = joint_counts(records["pivots"], records["config"]["k"])
+    rates, overlaps = sign_rates(rows), selection_overlaps(rows)
     series: dict[str, list[dict]] = {}
     for row in (r for r in rows if r.get("in_figure3", True)):
-        name = f"{row['numerics']} numerics" + (", check failed" if check_failed(row) else "")
+        failed = check_failed(row)
+        name = f"{row['numerics']} numerics" + (", check failed" if failed else "")
         series.setdefault(name, []).extend(row["records"]["pivots"])
-    figure3(series, pdfs[2], pngs[2])
-    figure5(rows, pdfs[3], pngs[3])
+    deltas = logprob_deltas(series)
+    figure1(joint, records["config"]["k"], title, pdfs[0], pngs[0])
+    figure2(rates, pdfs[1], pngs[1])
+    figure3(deltas, pdfs[2], pngs[2])
+    figure5(overlaps, pdfs[3], pngs[3])
+    for frame, csv in zip((joint, rates, deltas, overlaps), csvs, strict=True):
+        write_text(csv, frame.to_csv(index=False, float_format=f"%.{DIGITS}g"))
 
 
-def figure1(records: list[dict], k: int, title: str, pdf: str | Path, png: str | Path) -> None:
+def joint_counts(records: list[dict], k: int) -> pd.DataFrame:
+    """Figure 1: how many pivots of the common eligible set have which pair of estimates."""
+    common = common_set(pivot_frame(records, k))
+    parts = []
+    for p in ("refeed", "exact2"):
+        pairs = common[["A_exact1", f"A_{p}"]].set_axis(["estimate_exact1", "estimate"], axis=1)
+        counts = pairs.assign(sign_differs=flipped(common, p)).value_counts(sort=False)
+        parts.append(counts.rename("pivots").reset_index().assign(comparison=p))
+    order = ["comparison", "estimate_exact1", "estimate", "sign_differs", "pivots"]
+    return pd.concat(parts, ignore_index=True)[order]
+
+
+def figure1(joint: pd.DataFrame, k: int, title: str, pdf: str | Path, png: str | Path) -> None:
     """Joint distribution of the estimate under exact pass 1 (x) and a comparison pass (y).
 
-    Counts of the common eligible set on the grid of multiples of 1/K, re-feed beside the replica.
-    The panels are stacked where that takes cells too small for their counts (K above 8 or so), and
-    the counts left out where even that does not help. Cells that disagree in sign are outlined in
-    red.
+    ``joint`` is the result of ``joint_counts``, drawn on the grid of multiples of 1/K, re-feed
+    beside the replica. Counts are left out where they do not fit into their cells (K above 8 or
+    so). Cells that disagree in sign are outlined in red.
     """
-    common = common_set(pivot_frame(records, k))
-    if common.empty:
-        reason = f"No eligible pivots: none of {len(records)} has a nonzero estimate."
-        _message(f"{title}\n{reason}", pdf, png)
+    if joint.empty:
+        _message(f"{title}\nNo eligible pivots: none has a nonzero estimate.", pdf, png)
         return
     with plt.rc_context(STYLE):
-        counts = {p: _joint_counts(common, p, k) for p in ("refeed", "exact2")}
-        largest = max(grid.max() for grid in counts.values())
-        needed = DIGIT_PT * len(str(largest)) * (2 * k + 1)
-        beside = needed <= BESIDE_PT
-        fig, axes = plt.subplots(
-            *((1, 2) if beside else (2, 1)), figsize=(7, 3.75 if beside else 14.5),
-            layout="compressed",
-        )  # fmt: skip
+        fig, axes = plt.subplots(1, 2, figsize=(PAGE_IN, 3.75), layout="compressed")
+        largest = joint["pivots"].max()
         norm = LogNorm(1, max(2, largest))
         names = {"refeed": "re-feed", "exact2": "replica (exact pass 2)"}
-        for ax, p in zip(axes, counts, strict=True):
-            image = _heatmap(ax, counts[p], k, norm)
-            if needed <= STACKED_PT:
-                _print_counts(ax, counts[p])
-            flips = int(flipped(common, p).sum())
-            rate = flips / len(common)
-            ax.set_title(f"{names[p]}: sign differs at {flips} of {len(common)} ({rate:.1%})")
+        for ax, (p, name) in zip(axes, names.items(), strict=True):
+            part = joint[joint["comparison"] == p]
+            grid = _grid(part, k)
+            image = _heatmap(ax, grid, k, norm)
+            if DIGIT_PT * len(str(largest)) * (2 * k + 1) <= PANEL_PT:
+                _print_counts(ax, grid)
+            n, flips = part["pivots"].sum(), part.loc[part["sign_differs"], "pivots"].sum()
+            ax.set_title(f"{name}: sign differs at {flips} of {n} ({flips / n:.1%})")
             ax.set_xlabel(r"$\hat{A}_t$ under exact pass 1")
-            ax.set_ylabel(rf"$\hat{{A}}_t$ under {names[p]}")
+            ax.set_ylabel(rf"$\hat{{A}}_t$ under {name}")
         ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
         bar = fig.colorbar(
             image, ax=axes, label="pivots (log scale)", pad=0.01, shrink=0.7, aspect=30,
-            location="right" if beside else "bottom",
             ticks=[tick for tick in ticks if tick <= norm.vmax], format="{x:.0f}",
         )  # fmt: skip
         bar.minorticks_off()
-        plural = "" if len(common) == 1 else "s"
-        note = f"{len(common)} eligible pivot{plural}; red outline = signs differ"
+        note = f"{n} eligible pivot{'' if n == 1 else 's'}; red outline = signs differ"
         fig.suptitle(f"{textwrap.fill(title, 90)}\n{note}", fontsize=9)
         _save(fig, pdf, png)
 
 
-def _joint_counts(common, compared: str, k: int) -> np.ndarray:
+def _grid(part: pd.DataFrame, k: int) -> np.ndarray:
     """Counts indexed [comparison estimate, exact estimate], both in units of 1/K from -K."""
-    units = [(common[f"A_{p}"] * k).round().astype(int) + k for p in (compared, "exact1")]
+    y, x = ((part[name] * k).round().astype(int) + k for name in ("estimate", "estimate_exact1"))
     grid = np.zeros((2 * k + 1, 2 * k + 1), dtype=int)
-    np.add.at(grid, tuple(units), 1)
+    grid[y, x] = part["pivots"]
     return grid
 
 
@@ -149,26 +170,45 @@ def _print_counts(ax: Axes, grid: np.ndarray) -> None:
         ax.text(x, y, grid[y, x], ha="center", va="center", fontsize=7)
 
 
-def figure2(rows: list[dict], pdf: str | Path, png: str | Path) -> None:
+def sign_rates(rows: list[dict]) -> pd.DataFrame:
+    """Figure 2: sign changes of re-feed and of the replica floor, percent of n eligible pivots.
+
+    ``rows`` are those of ``tables.table1``; ``percent`` is NaN where n is 0.
+    """
+    return pd.DataFrame(
+        [
+            (row["name"], row["label"], side, rates["n"], rates["flips"], rates["flip_rate"])
+            for row in rows
+            for side in ("refeed", "floor")
+            for rates in [row["analysis"]["common_set"][side]]
+        ],
+        columns=["configuration", "label", "comparison", "n", "sign_changes", "percent"],
+    ).assign(percent=lambda frame: 100 * frame["percent"].astype(float))
+
+
+def figure2(rates: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
     """Disagreement rate of re-feed beside the replica floor, one group a configuration.
 
-    ``rows`` are those of ``tables.table1``. An undefined rate is an em dash instead of a bar.
+    ``rates`` is the result of ``sign_rates``. An undefined rate is an em dash instead of a bar.
     """
-    if not rows:
+    if rates.empty:
         _message("No configurations.", pdf, png)
         return
     with plt.rc_context(STYLE):
-        fig, ax = plt.subplots(figsize=(max(3.4, len(rows)), 3.2), layout="constrained")
+        groups = rates.drop_duplicates("configuration")
+        width = COLUMN_IN if len(groups) <= COLUMN_GROUPS else PAGE_IN
+        fig, ax = plt.subplots(figsize=(width, 3), layout="constrained")
         for name, label, offset, look in (
             ("refeed", "re-feed", -0.2, {"color": RED, "hatch": "////", "edgecolor": "white"}),
             ("floor", "replica floor", 0.2, {"color": GREY}),
         ):
-            rates = [row["analysis"]["common_set"][name]["flip_rate"] for row in rows]
-            heights = [0 if rate is None else 100 * rate for rate in rates]
-            bars = ax.bar(np.arange(len(rows)) + offset, heights, 0.4, label=label, **look)
-            texts = [UNDEFINED if rate is None else f"{100 * rate:.1f}" for rate in rates]
+            heights = rates.loc[rates["comparison"] == name, "percent"]
+            places = np.arange(len(groups)) + offset
+            bars = ax.bar(places, heights.fillna(0), 0.4, label=label, **look)
+            texts = [UNDEFINED if pd.isna(height) else f"{height:.1f}" for height in heights]
             ax.bar_label(bars, texts, fontsize=7, padding=1)
-        ax.set_xticks(range(len(rows)), [_group_label(row) for row in rows])
+        labels = [_group_label(*group) for group in zip(groups["label"], groups["n"], strict=True)]
+        ax.set_xticks(range(len(groups)), labels)
         ax.tick_params(axis="x", length=0)
         ax.set_ylim(0, max(10, 1.1 * ax.dataLim.y1))
         ax.set_ylabel("sign differs from exact pass 1\n(% of n eligible pivots)")
@@ -176,46 +216,66 @@ def figure2(rows: list[dict], pdf: str | Path, png: str | Path) -> None:
         _save(fig, pdf, png)
 
 
-def _group_label(row: dict) -> str:
-    n = row["analysis"]["common_set"]["refeed"]["n"]
-    label = textwrap.fill(row["label"].replace("_", "_ "), 15).replace("_ ", "_")
-    return f"{label}\nn = {n}"
+def _group_label(label: str, n: int) -> str:
+    wrapped = textwrap.fill(label.replace("_", "_ "), 14).replace("_ ", "_")
+    return f"{wrapped}\nn = {n}"
 
 
-def figure3(series: dict[str, list[dict]], pdf: str | Path, png: str | Path) -> None:
-    """Cumulative distribution of the per-pivot maximum first-token logprob delta.
+def logprob_deltas(series: dict[str, list[dict]]) -> pd.DataFrame:
+    """Figure 3: distribution of the per-pivot maximum first-token logprob difference, in nats.
 
-    Each entry of ``series`` (label: records) gives a replica and a re-feed curve. The share at
-    exactly zero stands in a panel of its own, left of the logarithmic axis.
+    ``series`` maps labels to records. A row counts the pivots up to its ``delta_nats``, of n; the
+    first of a curve is at 0. A long curve is thinned to ``MAX_STEPS`` differences above 0.
     """
-    curves = [
-        (f"{name}, {label}", deltas, color, marker, width, line)
-        for (label, records), line in zip(series.items(), cycle(LINES), strict=False)
-        for p, name, color, marker, width in (
-            ("exact2", "replica", GREY, "o", 2.4),
-            ("refeed", "re-feed", RED, "s", 1.2),
-        )
-        if len(deltas := _deltas(records, p))
-    ]
-    if not curves:
+    parts = []
+    for label, records in series.items():
+        for p in ("exact2", "refeed"):
+            if len(deltas := _deltas(records, p)):
+                zeros = np.count_nonzero(deltas == 0)
+                ranks = np.linspace(zeros, len(deltas), MAX_STEPS + 1).astype(int)
+                ranks = np.unique(ranks)[1:]
+                curve = {
+                    "series": label,
+                    "comparison": p,
+                    "delta_nats": [0, *deltas[ranks - 1]],
+                    "cumulative_pivots": [zeros, *ranks],
+                    "n": len(deltas),
+                }
+                parts.append(pd.DataFrame(curve))
+    columns = ["series", "comparison", "delta_nats", "cumulative_pivots", "n"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def figure3(deltas: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
+    """Cumulative distribution of the per-pivot maximum first-token logprob difference.
+
+    ``deltas`` is the result of ``logprob_deltas``: a replica and a re-feed curve a series. The
+    share at exactly zero stands in a panel of its own, left of the logarithmic axis.
+    """
+    if deltas.empty:
         _message("No pivot has a greedy probe: nothing to draw.", pdf, png)
         return
-    nonzero = np.concatenate([deltas[deltas > 0] for _, deltas, *_ in curves])
+    lines = dict(zip(deltas["series"].unique(), cycle(LINES), strict=False))
+    curves = list(deltas.groupby(["series", "comparison"], sort=False))
+    nonzero = deltas.loc[deltas["delta_nats"] > 0, "delta_nats"]
     low, high = (nonzero.min(), nonzero.max()) if len(nonzero) else (1e-8, 0.9)
     span = 10 ** np.floor(np.log10(0.99 * low)), 10 ** np.ceil(np.log10(1.01 * high))
     with plt.rc_context(STYLE):
         fig, (zero, log) = plt.subplots(
-            1, 2, figsize=(4.8, 3 + 0.16 * len(curves)), sharey=True, layout="constrained",
-            width_ratios=(1, 7),
+            1, 2, figsize=(COLUMN_IN, 2.4 + 0.28 * len(curves)), sharey=True,
+            layout="constrained", width_ratios=(1, 5),
         )  # fmt: skip
-        for place, (label, deltas, color, marker, width, line) in enumerate(curves):
-            at_zero = 100 * np.count_nonzero(deltas == 0) / len(deltas)
+        for place, ((label, p), curve) in enumerate(curves):
+            name, color, marker, width = PROBES[p]
+            line, n = lines[label], curve["n"].iloc[0]
+            shares = 100 * curve["cumulative_pivots"] / n
             look = {"color": color, "fillstyle": "full" if line == "-" else "none"}
-            zero.vlines(place, 0, at_zero, color=color, linestyle=line, linewidth=width)
-            zero.plot(place, at_zero, marker, markersize=5, **look)
-            log.plot(*_steps(deltas, span), line, color=color, drawstyle="steps-post", lw=width)
-            text = f"{label}: n = {len(deltas)}, {at_zero:.1f}% exactly 0"
-            log.plot([], [], line, marker=marker, markersize=5, label=text, lw=width, **look)
+            zero.vlines(place, 0, shares.iloc[0], color=color, linestyle=line, linewidth=width)
+            zero.plot(place, shares.iloc[0], marker, markersize=4, **look)
+            x = [span[0], *curve["delta_nats"].iloc[1:], span[1]]
+            log.plot(x, [*shares, 100], line, color=color, drawstyle="steps-post", lw=width)
+            text = f"{name}, {label}:\nn = {n}, {shares.iloc[0]:.1f}% exactly 0"
+            log.plot([], [], line, marker=marker, markersize=4, label=text, lw=width, **look)
         zero.set_xlim(-1, len(curves))
         zero.set_xticks([(len(curves) - 1) / 2], ["exactly 0"])
         zero.set_ylim(0, 103)
@@ -236,37 +296,54 @@ def _deltas(records: list[dict], compared: str) -> np.ndarray:
     return np.sort(np.array([value for value in values if value is not None], dtype=float))
 
 
-def _steps(deltas: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Corner points of the empirical distribution of sorted ``deltas`` from span to span."""
-    zeros = np.count_nonzero(deltas == 0)
-    ranks = np.unique(np.linspace(zeros, len(deltas), MAX_STEPS + 1).astype(int))[1:]
-    x = [span[0], *deltas[ranks - 1], span[1]]
-    y = [zeros, *ranks, len(deltas)]
-    return np.array(x), 100 * np.array(y) / len(deltas)
+def selection_overlaps(rows: list[dict]) -> pd.DataFrame:
+    """Figure 5: Jaccard overlap with exact pass 1's selection, by threshold.
+
+    ``rows`` are those of ``tables.table1``; n counts eligible pivots, the bounds are those of the
+    problem-bootstrap interval, and undefined values are NaN.
+    """
+    columns = ["configuration", "label", "n", "comparison", "threshold", "jaccard"]
+    return pd.DataFrame(
+        [
+            (
+                row["name"],
+                row["label"],
+                row["analysis"]["common_set"]["refeed"]["n"],
+                name,
+                point["threshold"],
+                point[name]["estimate"],
+                *(point[name]["ci95"] or (None, None)),
+            )
+            for row in rows
+            for name in OVERLAPS
+            for point in row["analysis"]["jaccard_curve"]
+        ],
+        columns=[*columns, "ci95_low", "ci95_high"],
+    ).astype(dict.fromkeys(("jaccard", "ci95_low", "ci95_high"), float))
 
 
-def figure5(rows: list[dict], pdf: str | Path, png: str | Path) -> None:
+def figure5(overlaps: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
     """Selection overlap with exact pass 1 against the threshold, a panel a configuration.
 
-    ``rows`` are those of ``tables.table1``. Bars are the problem-bootstrap intervals; a hollow
-    marker has none, because the interval is undefined. Where nothing is selected there is no
-    point.
+    ``overlaps`` is the result of ``selection_overlaps``. Bars are the intervals; a hollow marker
+    has none, because the interval is undefined. Where nothing is selected there is no point.
     """
-    if not rows:
+    if overlaps.empty:
         _message("No configurations.", pdf, png)
         return
-    columns = min(2, len(rows))
-    lines = -(-len(rows) // columns)
+    panels = [panel for _, panel in overlaps.groupby("configuration", sort=False)]
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
     with plt.rc_context(STYLE):
         fig, axes = plt.subplots(
-            lines, columns, figsize=(3.4, 0.75 + 1.5 * lines), sharex=True, sharey=True,
+            lines, columns, figsize=(COLUMN_IN, 0.75 + 1.5 * lines), sharex=True, sharey=True,
             squeeze=False, layout="constrained",
         )  # fmt: skip
-        for ax in axes.flat[len(rows) :]:
+        for ax in axes.flat[len(panels) :]:
             ax.set_axis_off()
-        for ax, row in zip(axes.flat, rows, strict=False):
-            _overlap_panel(ax, row)
-        for ax in axes.flat[max(0, len(rows) - columns) : len(rows)]:
+        for ax, panel in zip(axes.flat, panels, strict=False):
+            _overlap_panel(ax, panel)
+        for ax in axes.flat[max(0, len(panels) - columns) : len(panels)]:
             ax.tick_params(labelbottom=True)
         axes[0, 0].set(xlim=(0, 1.08), ylim=(-0.03, 1.06), yticks=[0, 0.5, 1])
         axes[0, 0].set_xticks([0, 0.5, 1])
@@ -281,35 +358,36 @@ def figure5(rows: list[dict], pdf: str | Path, png: str | Path) -> None:
         _save(fig, pdf, png)
 
 
-def _overlap_panel(ax: Axes, row: dict) -> None:
-    curve = row["analysis"]["jaccard_curve"]
+def _overlap_panel(ax: Axes, panel: pd.DataFrame) -> None:
     # The two series stand beside each other, not on top.
-    shift = min(0.02, 0.15 / len(curve))
+    shift = min(0.02, 0.15 / panel["threshold"].nunique())
+    drawn = panel.dropna(subset="jaccard")
     for side, (name, (_, color, marker, line)) in zip((1, -1), OVERLAPS.items(), strict=True):
-        points = [(p["threshold"] + side * shift, p[name]) for p in curve]
-        drawn = [(x, p["estimate"], p["ci95"]) for x, p in points if p["estimate"] is not None]
-        ax.plot([x for x, *_ in drawn], [y for _, y, _ in drawn], line, color=color, lw=1)
-        for x, y, interval in drawn:
-            fill = color if interval else "white"
-            if interval:
-                ax.vlines(x, *interval, color=color, lw=0.9)
+        points = drawn[drawn["comparison"] == name]
+        places = points["threshold"] + side * shift
+        ax.plot(places, points["jaccard"], line, color=color, lw=1)
+        for x, y, low, high in zip(
+            places, points["jaccard"], points["ci95_low"], points["ci95_high"], strict=True
+        ):
+            fill = "white" if pd.isna(low) else color
+            if pd.notna(low):
+                ax.vlines(x, low, high, color=color, lw=0.9)
             ax.plot(x, y, marker, color=color, markerfacecolor=fill, markersize=3.5, lw=0)
-    sides = row["analysis"]["common_set"]["refeed"]
-    label = textwrap.fill(row["label"], 26)
-    ax.set_title(f"{label}\nn = {sides['n']}", fontsize=7)
-    if not any(p[name]["estimate"] is not None for p in curve for name in OVERLAPS):
+    label = textwrap.fill(panel["label"].iloc[0], 26)
+    ax.set_title(f"{label}\nn = {panel['n'].iloc[0]}", fontsize=7)
+    if drawn.empty:
         ax.text(0.53, 0.5, "nothing is selected", ha="center", fontsize=7)
 
 
 def _message(text: str, pdf: str | Path, png: str | Path) -> None:
     with plt.rc_context(STYLE):
-        fig = plt.figure(figsize=(4.8, 1.6))
-        wrapped = "\n".join(textwrap.fill(line, 60) for line in text.splitlines())
+        fig = plt.figure(figsize=(COLUMN_IN, 1.6))
+        wrapped = "\n".join(textwrap.fill(line, 44) for line in text.splitlines())
         fig.text(0.5, 0.5, wrapped, ha="center", va="center", fontsize=9)
         _save(fig, pdf, png)
 
 
 def _save(fig: Figure, pdf: str | Path, png: str | Path) -> None:
     fig.savefig(pdf, metadata={"CreationDate": None})
-    fig.savefig(png, dpi=200)
+    fig.savefig(png, dpi=PNG_DPI)
     plt.close(fig)

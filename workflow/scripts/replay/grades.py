@@ -1,27 +1,28 @@
-"""Grades of every stored continuation and trunk by every grader; no engine is needed."""
+"""Grades of every stored continuation and trunk by every grader that can; no engine is needed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from replay.datasets import load_problems
-from replay.grading import GRADERS, grade
+from replay.grading import GRADERS, Answer, grade, graders_of
 from replay.prompts import load_tokenizer
 from replay.protocol import ARMS, PASSES, PROBE, pivot_key
 from replay.storage import read_jsonl, write_jsonl
 
 
 def grade_solution(
-    solution: str, continuation: str, gold: float, finish_reason: str, grading: dict
+    solution: str, continuation: str, gold: Answer, finish_reason: str, grading: dict
 ) -> dict:
-    """Grade one completed solution by every grader; `reward` (0 or 1) is the configured one's.
+    """Grade one completed solution by every grader of the configured one's kind of answers.
 
-    `solution` is trunk + forced token + continuation, without the prompt (paper section 3.1).
-    Each grader reads what its scope names; `grading.scope` overrides the configured grader's.
+    `reward` (0 or 1) is the configured one's. `solution` is trunk + forced token + continuation,
+    without the prompt (paper section 3.1). Each grader reads what its scope names; `grading.scope`
+    overrides the configured grader's.
     """
     outcomes, answers = {}, {}
-    for name, grader in GRADERS.items():
+    for name in graders_of(GRADERS[grading["grader"]].answers):
         override = grading["scope"] if name == grading["grader"] else None
-        text = continuation if (override or grader.scope) == "continuation" else solution
+        text = continuation if (override or GRADERS[name].scope) == "continuation" else solution
         result = grade(name, text, gold, finish_reason)
         outcomes[name], answers[name] = result.outcome, result.answer
     outcome = outcomes[grading["grader"]]
@@ -29,7 +30,7 @@ def grade_solution(
     return {"outcome": outcome, "reward": reward, "outcomes": outcomes, "answers": answers}
 
 
-def grade_trunks(trunks: Iterable[dict], golds: dict[int, float], grading: dict) -> Iterator[dict]:
+def grade_trunks(trunks: Iterable[dict], golds: dict[int, Answer], grading: dict) -> Iterator[dict]:
     """A row a rollout: its outcome by every grader."""
     for row in trunks:
         gold = golds[row["problem_id"]]
@@ -41,7 +42,7 @@ def grade_pass(
     completions: Iterable[dict],
     trunks: dict[tuple[int, int], dict],
     forced: dict[tuple[int, int, int, str], int],
-    golds: dict[int, float],
+    golds: dict[int, Answer],
     decode: Callable[[list[int]], str],
     grading: dict,
 ) -> Iterator[dict]:
@@ -79,7 +80,8 @@ def run(
         return (row for passes in passes_folders for row in read_jsonl(Path(passes) / name))
 
     tokenizer = load_tokenizer(model)
-    golds = {problem.index: problem.answer for problem in load_problems(dataset)}
+    problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
+    golds = {problem.index: problem.answer for problem in problems}
     rows = [row for trunks in trunk_folders for row in read_jsonl(Path(trunks) / "trunks.jsonl")]
     trunks = {(row["problem_id"], row["rollout"]): row for row in rows}
     forced = {

@@ -1,10 +1,12 @@
-r"""Graders: the final number of a solution, and whether it is right (paper section 3.1).
+r"""Graders: the final answer of a solution, and whether it is right (paper section 3.1).
 
-`strict` reads the answer line that the prompt asks for, else \boxed{...}, else `#### n`, else a
-sentence "the answer is n", else the last number. It ignores a next question that the model makes
-up; text that the engine cut off is an outcome of its own. `published` follows the rules of the
-paper's harness, which takes neither care. All patterns are linear in the text: whatever may have
-to be read again is bounded or possessive.
+A grader reads one kind of answers, a key of `datasets.ANSWERS`. For numbers, `strict` reads the
+answer line that the prompt asks for, else \boxed{...}, else `#### n`, else a sentence "the answer
+is n", else the last number. It ignores a next question that the model makes up; text that the
+engine cut off is an outcome of its own. `published` follows the rules of the paper's harness,
+which takes neither care. `choice` (a letter), `yes-no` and `math-verify` (LaTeX) look for the
+statement of the answer as `strict` does. All patterns are linear in the text: whatever may have to
+be read again is bounded or possessive.
 """
 
 import math
@@ -14,15 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from replay import latex
+
 TOLERANCE = 1e-4
+Answer = float | str  # text for every kind but numbers
 
 
 @dataclass(frozen=True)
 class Grade:
-    """Outcome of one text (one of `protocol.OUTCOMES`) and the number found, None if none."""
+    """Outcome of one text (one of `protocol.OUTCOMES`) and the answer found, None if none."""
 
     outcome: str
-    answer: float | None
+    answer: Answer | None
 
     @property
     def reward(self) -> int:
@@ -30,26 +35,45 @@ class Grade:
         return int(self.outcome == "right")
 
 
+def _equal(gold: Answer, answer: Answer) -> bool:
+    """Numbers within `TOLERANCE`, text exactly."""
+    return gold == answer if isinstance(gold, str) else abs(answer - gold) < TOLERANCE
+
+
 @dataclass(frozen=True)
 class Grader:
-    """One way to read the final number of a text."""
+    """One way to read the final answer of a text."""
 
-    extract: Callable[[str], float | None]
+    extract: Callable[[str], Answer | None]
     scope: str  # what to hand over: "continuation", or "solution" (with trunk and forced token)
     grades_truncated: bool  # whether text that the engine cut off is graded as it is
+    answers: str  # the kind of answers that it reads, a key of `datasets.ANSWERS`
+    equal: Callable[[Answer, Answer], bool]  # whether the gold answer and the one found agree
 
 
 GRADERS: dict[str, Grader] = {}
 
 
-def register(name: str, *, scope: str, grades_truncated: bool):
-    """Decorator that makes a function from text to number (or None) the grader `name`."""
+def register(
+    name: str,
+    *,
+    scope: str,
+    grades_truncated: bool,
+    answers: str = "number",
+    equal: Callable[[Answer, Answer], bool] = _equal,
+):
+    """Decorator that makes a function from text to answer (or None) the grader `name`."""
 
-    def add(extract: Callable[[str], float | None]) -> Callable[[str], float | None]:
-        GRADERS[name] = Grader(extract, scope, grades_truncated)
+    def add(extract: Callable[[str], Answer | None]) -> Callable[[str], Answer | None]:
+        GRADERS[name] = Grader(extract, scope, grades_truncated, answers, equal)
         return extract
 
     return add
+
+
+def graders_of(answers: str) -> list[str]:
+    """Names of the graders that read this kind of answers."""
+    return [name for name, grader in GRADERS.items() if grader.answers == answers]
 
 
 def _grader(name: str) -> Grader:
@@ -58,14 +82,14 @@ def _grader(name: str) -> Grader:
     return GRADERS[name]
 
 
-def extract_answer(grader: str, text: str) -> float | None:
-    """The final number of `text` by the named grader; ValueError for a name not registered."""
+def extract_answer(grader: str, text: str) -> Answer | None:
+    """The final answer of `text` by the named grader; ValueError for a name not registered."""
     answer = _grader(grader).extract(text)
-    return answer if answer is not None and math.isfinite(answer) else None
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
 
 
-def grade(grader: str, text: str, gold: float, finish_reason: str | None) -> Grade:
-    """Grade `text` by exact match with `gold`, within `TOLERANCE` (paper section 3.1).
+def grade(grader: str, text: str, gold: Answer, finish_reason: str | None) -> Grade:
+    """Grade `text` by exact match with `gold` (paper section 3.1), as `datasets.ANSWERS` reads it.
 
     Where the engine cut the text (`finish_reason` "length") and the grader does not grade such
     text, the outcome is "truncated" unless an answer line was completed before the cut.
@@ -77,7 +101,7 @@ def grade(grader: str, text: str, gold: float, finish_reason: str | None) -> Gra
     answer = extract_answer(grader, text)
     if answer is None:
         return Grade("unparsed", None)
-    return Grade("right" if abs(answer - gold) < TOLERANCE else "wrong", answer)
+    return Grade("right" if _grader(grader).equal(gold, answer) else "wrong", answer)
 
 
 _CURRENCY = "$€£¥₹"
@@ -245,3 +269,86 @@ def published(text: str) -> float | None:
     """By the rules of the paper's harness: the last match of the first pattern that matches."""
     figures = next(filter(None, (re.findall(pattern, text) for pattern in _PUBLISHED)), None)
     return float(re.sub("[,$]", "", figures[-1])) if figures else None
+
+
+def _label_pattern(label: str) -> re.Pattern:
+    """A statement that opens with a label; `other` tells that it names a second one: A or B."""
+    lead_in = (
+        r"(?:(?i:the|correct|right|best|it|it['’]s|is|option|choice|letter|answer)\W{1,4}){0,6}"
+    )
+    return re.compile(
+        rf"\W{{0,8}}{lead_in}(?P<label>{label})"
+        rf"(?P<other>\W{{0,4}}(?:(?i:or|and)\b|[/,&|])\W{{0,4}}{lead_in}(?:{label}))?"
+    )
+
+
+# No option: the article of "A dog", the pronoun of "I think". A small letter must stand alone.
+_CHOICE = _label_pattern(r"\b(?:[A-Z](?!\w)(?!(?<=[AI])['’ ]+[a-z])|[a-z](?=\W*\Z))")
+_YES_NO = _label_pattern(r"(?i:\b(?:yes|no|true|false)\b)")
+_STATES = re.compile(
+    r"(?i)\b(?:answers?|(?:correct|right|best) (?:option|choice))\b[^\n.:=]{0,60}?"
+    r"(?:\b(?:is|was|be)\b|[:=])"
+)
+_BREAK = re.compile(r"[.!?:](?=\s)|\n")
+_STANDS_ALONE = re.compile(r"\s*(?:[,.;:!)\]—–]|\Z)")
+
+
+def _stated_label(text: str, pattern: re.Pattern) -> str | None:
+    """The label that the first solution of `text` states, by `strict`'s order of precedence.
+
+    Without an answer line, a box or a sentence "the answer is", a label that stands alone at the
+    head of a sentence counts, unless another sentence has another one there.
+    """
+    solution = _first_solution(text)
+    plain = _plain(solution)
+    if lines := [value for _, value in _answer_lines(plain.split("\n"))]:
+        return _opening(next(filter(None, reversed(lines)), ""), pattern)
+    if boxes := _BOX.findall(solution):
+        return _opening(_plain(boxes[-1]), pattern)
+    if sentences := list(_STATES.finditer(plain)):
+        return _opening(plain[sentences[-1].end() :].split("\n")[0], pattern)
+    heads = {_opening(sentence, pattern, alone=True) for sentence in _BREAK.split(plain)} - {None}
+    return heads.pop() if len({head.lower() for head in heads}) == 1 else None
+
+
+def _opening(statement: str, pattern: re.Pattern, alone: bool = False) -> str | None:
+    """The label with which a statement opens; None if it opens with none, or names two."""
+    found = pattern.match(statement)
+    if not found or found["other"] or alone and not _STANDS_ALONE.match(statement, found.end()):
+        return None
+    return found["label"]
+
+
+@register("choice", scope="solution", grades_truncated=False, answers="letter")
+def choice(text: str) -> str | None:
+    """The letter of the option that the first solution of `text` chooses: B, (B), option B."""
+    label = _stated_label(text, _CHOICE)
+    return label and label.upper()
+
+
+@register("yes-no", scope="solution", grades_truncated=False, answers="yes-no")
+def yes_no(text: str) -> str | None:
+    """What the first solution of `text` says, yes or no; true counts as yes, false as no."""
+    label = _stated_label(text, _YES_NO)
+    return label and ("yes" if label.lower() in ("yes", "true") else "no")
+
+
+@register(
+    "math-verify", scope="solution", grades_truncated=False, answers="latex", equal=latex.equal
+)
+def math_verify(text: str) -> str | None:
+    """The formula that the first solution of `text` states, as LaTeX that math-verify can read."""
+    found = latex.read(_formula(_first_solution(text)))
+    return found[-1] if found else None
+
+
+def _formula(solution: str) -> str:
+    """The answer line, else the last box, else the last line with a formula or a figure."""
+    lines = solution.split("\n")
+    if ends := [end for end, value in _answer_lines(_plain(solution).split("\n")) if value]:
+        line = lines[ends[-1]]
+        label = _LABEL.match(line)
+        return (label["value"] if label else line).strip(" *")
+    if boxes := _BOX.findall(solution):
+        return boxes[-1]
+    return next((line for line in reversed(lines) if re.search(r"[0-9$\\]", line)), "")

@@ -93,7 +93,9 @@ class KVWorkerExtension:
 
     def load_kv_blocks(self, block_ids: list[int], path: str) -> None:
         """Write this rank's blocks into the cache and verify what the cache then holds."""
-        path = str(rank_file(path, self.rank))
+        state, path = path, str(rank_file(path, self.rank))
+        if read_description(path) != read_description(state):
+            raise KVStateError(f"{path}: not of the same state as {state}; delete both and rerun")
         with safe_open(path, framework="pt") as file:
             expected = json.loads(file.metadata()["sha256"])
             names = [f"layer.{i}" for i in range(len(file.keys()))]

@@ -24,24 +24,32 @@ def gather(
     analyses: list[str],
     cohorts: list[str],
     passes: list[str],
+    invariance: list[str],
     table: str,
     figures: list[str],
+    browser: list[str],
     published: dict | None = None,
     claims: str | None = None,
 ) -> dict:
     """Context of `report.build_report`.
 
-    `rows` are name, label, model, numerics and trunk sets of each configuration; `records` and
-    `analyses` are their files in the same order; `passes` are folders
-    `.../<configuration>/<shard>`. A run on published records has `published`, where they come from
-    and what is left out, and `claims`, the file of the paper's claims.
+    `rows` are `Study.rows`; `records` and `analyses` are their files in the same order, and
+    `browser` those of `browser.run`; `passes` are folders `.../<configuration>/<shard>`;
+    `invariance` are self-checks, in files named after the engine set. A run on published records
+    has `published`, where they come from and what is left out, and `claims`, the file of the
+    paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     read = [
-        row | {"records": read_json(record), "analysis": read_json(analysis)}
-        for row, record, analysis in zip(rows, records, analyses, strict=True)
+        row
+        | {
+            "records": read_json(record),
+            "analysis": read_json(analysis),
+            "browser": read_json(data),
+        }
+        for row, record, analysis, data in zip(rows, records, analyses, browser, strict=True)
     ]
-    configurations = [_configuration(row, row["records"], row["analysis"], reports) for row in read]
+    configurations = [_configuration(row, reports) for row in read]
     engines = [(Path(f).parent.name, facts) for f in passes for facts in _engines(f)]
     return {
         "run": run,
@@ -49,6 +57,7 @@ def gather(
         "question": QUESTION,
         "configurations": configurations,
         "engine": _merged(engines),
+        "invariance": _self_checks(rows, invariance),
         "counts": _counts(configurations, passes),
         "table": pd.read_csv(table),
         "figures": {int(Path(path).stem.removeprefix("figure")): Path(path) for path in figures},
@@ -60,8 +69,9 @@ def gather(
     }
 
 
-def _configuration(row: dict, records: dict, analysis: dict, reports: dict) -> dict:
+def _configuration(row: dict, reports: dict) -> dict:
     """One configuration, with the trunk accuracy of its problems put into its cohorts."""
+    records = row["records"]
     accuracy = {p["problem_id"]: p["rollout_accuracy"] for p in records["per_problem"]}
     cohorts = []
     for name in row["trunk_sets"]:
@@ -72,8 +82,18 @@ def _configuration(row: dict, records: dict, analysis: dict, reports: dict) -> d
         ]
         cohorts.append(report)
     return {
-        **{name: row[name] for name in ("name", "label", "model", "numerics", "in_figure3")},
-        "analysis": analysis,
+        **{
+            name: row[name]
+            for name in (
+                "name",
+                "label",
+                "model",
+                "numerics",
+                "in_figure3",
+                "analysis",
+                "browser",
+            )
+        },
         "settings": flatten(records["config"]["sections"]),
         "cohorts": cohorts,
         "note": " ".join(report["note"] for report in cohorts if report["note"]),
@@ -110,6 +130,17 @@ def _merged(engines: list[tuple[str, dict]]) -> dict:
         else:
             merged[name] = "; ".join(f"{', '.join(who)}: {v}" for v, who in holders.items())
     return merged
+
+
+def _self_checks(rows: list[dict], invariance: list[str]) -> list[dict]:
+    """Each engine's self-check, with the rows of the configurations that it ran."""
+    users: dict[str, list[dict]] = {}
+    for row in rows:
+        users.setdefault(row["engine_set"], []).append(row)
+    return [
+        read_json(path) | {"name": Path(path).stem, "configurations": users[Path(path).stem]}
+        for path in invariance
+    ]
 
 
 def _counts(configurations: list[dict], passes: list[str]) -> dict:

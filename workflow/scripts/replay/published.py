@@ -214,6 +214,8 @@ def _check(content: Any, instrumented: bool) -> None:
     schema = yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
     for error in VALIDATOR(schema).iter_errors(content):
         raise ValueError(_place(content, list(error.absolute_path)) + error.message)
+    if not content["pivots"]:
+        raise ValueError("pivots: is empty")
     for i, record in enumerate(content["pivots"] if instrumented else []):
         for field in INSTRUMENTED:
             if field not in record:

@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from replay.analysis import MARGIN_SPLIT
+from replay.browser import dumped
 from replay.config import SECTIONS, load_schema
+from replay.figures import PNG_DPI
 from replay.inference import holm
+from replay.protocol import EXACT, PASSES, REFERENCE
 from replay.statistics_table import printed_statistics, statistics_table
-from replay.tables import UNDEFINED, excess_pp, number, printed
+from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "report.html.j2"
 REQUIRED = {
@@ -37,6 +41,25 @@ MIN_PROBLEMS = 6
 # The answer names up to this many configurations; the list under Table 1 names all.
 MAX_NAMED = 3
 OVERLAP_FIGURE = 5
+# Anchors and names of the page's sections; those that no run on published records has, and those
+# that no other has, are left out where they do not belong.
+SECTION_NAMES = {
+    "answer": "Answer",
+    "figures": "Figures",
+    "source": "Where the records come from",
+    "claims": "The paper, claim by claim",
+    "words": "Words",
+    "browser": "Pivot browser",
+    "selection": "Selection of critical tokens",
+    "conditions": "Other conditions",
+    "bits": "Bit-level account",
+    "beyond": "Beyond the paper",
+    "cache": "Cache hits and flags",
+    "cohorts": "Cohorts and screening",
+    "settings": "Settings",
+    "engine": "Engine",
+}
+PUBLISHED_ONLY, MEASURED_ONLY = ("source", "claims"), ("cohorts", "engine")
 COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
 PASS_NAMES = {"exact1": "exact 1", "exact2": "exact 2", "refeed": "re-feed"}
 
@@ -45,6 +68,9 @@ ENGINE_FACTS = {
     "torch": "version of PyTorch",
     "device": "the hardware it ran on",
     "attention_backend": "the attention kernels",
+    "flash_attn_version": "version of FlashAttention; not set where the kernels are others",
+    "threads": "CPU threads of the engine; they change the bits of a CPU engine",
+    "linear_rows": "rows that a matrix product takes at a time; as batched: all that share a step",
     "numerics": "as in Settings",
     "dtype": "number format of weights and state",
     "block_size": "tokens per block of the KV cache; state is resumed in whole blocks",
@@ -55,7 +81,18 @@ ENGINE_FACTS = {
     "max_num_batched_tokens": "tokens computed in one step, at most",
     "max_model_len": "tokens of prompt and answer together, at most",
     "compilation": "how the model code was compiled",
-    "engine_process": "whether the engine ran in the process that sends the requests",
+    "cuda_graphs": "which steps a GPU replays as recorded, without launching each kernel anew",
+    "tensor_parallel": "GPUs that the model was spread over",
+    "engine_process": "in-process: all requests of a pass are admitted before its first step;"
+    " engine-core: they are admitted while the engine steps",
+    "async_scheduling": "whether a step is planned while the one before it still runs",
+}
+# What the self-check asks, by the names of `invariance.check_engine`.
+QUESTIONS = {
+    "repetition": "is a run equal to the same run again?",
+    "warm cache": "is it equal to one that finds its prompts in the prefix cache?",
+    "batch size": "is a request, decoded or prefilled, equal to itself when it runs alone?",
+    "prefill": "does decoding a token give what prefilling all that precedes it gives?",
 }
 
 
@@ -63,16 +100,19 @@ def build_report(context: dict) -> str:
     """Render the page.
 
     ``context`` holds ``run, title, question, generated`` (str), ``configurations`` (list of
-    {name, label, model, numerics, analysis, settings, cohorts, note}, and ``in_figure3``, false
-    where figure 3 does not show it; each cohort {name, dataset,
-    screened, window, requested, found, scanned, problems: [{index, accuracy, admitted}], note}),
-    ``engine`` (facts by name), ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests},
-    ``table`` (the result of ``tables.table1``, or its CSV read back) and ``figures`` {1: png path,
-    2: ..., 3: ..., 5: ...}, and ``needed``, the result of ``planning.needed_sentence``. A cohort's
-    window is [first, last] problem; ``settings`` are the sections of the configuration file under
-    dotted names. Optional: ``main``, the name of the configuration that figure 1 shows (default:
-    the first), and ``published``, in a run on published records: {repository, commit, files:
-    [{name, path, sha256, local}], note, claims (of ``claims.check``)}.
+    {name, label, model, numerics, analysis, settings, cohorts, note, browser}, and
+    ``in_figure3``, false where figure 3 does not show it; ``browser`` is a result of
+    ``browser.build``; each cohort {name, dataset, screened, window, requested, found, scanned,
+    problems: [{index, accuracy, admitted}], note}), ``engine`` (facts by name), ``counts``
+    {trunk_rollouts, trunk_accuracy, pivots, requests}, ``table`` (the result of
+    ``tables.table1``, or its CSV read back), ``figures`` {1: png path, 2: ..., 3: ..., 5: ...},
+    whose data lie beside them as CSV, and ``needed``, the result of ``planning.needed_sentence``.
+    A cohort's window is [first, last] problem; ``settings`` are the sections of the configuration
+    file under dotted names. Optional: ``main``, the name of the configuration that figure 1 shows
+    (default: the first), ``published``, in a run on published records: {repository, commit, files:
+    [{name, path, sha256, local}], note, claims (of ``claims.check``)}, and ``invariance``, engines'
+    self-checks as ``invariance.run`` stores them, each with the engine's ``name`` and names and
+    labels of the ``configurations`` that it ran.
 
     Raises ValueError if a required key is missing.
     """
@@ -81,7 +121,6 @@ def build_report(context: dict) -> str:
     configurations = context["configurations"]
     schema = load_schema()
     meanings = {name: text for s in SECTIONS for name, text in _described(s, schema["$defs"][s])}
-    figures = _figures(context)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -91,25 +130,33 @@ def build_report(context: dict) -> str:
     )
     return environment.get_template(TEMPLATE.name).render(
         {key: context[key] for key in ("run", "title", "question", "generated")},
+        sections=_sections(context.get("published")),
+        configurations=[(c["name"], c["label"]) for c in configurations],
         answer=answer(configurations),
-        readings=[_sentence(reading(c)) for c in configurations],
+        table1_readings=[(c["name"], _sentence(reading(c))) for c in configurations],
         min_problems=MIN_PROBLEMS,
         table1=_table1(context["table"], configurations),
-        figures=[f for f in figures if f["number"] != OVERLAP_FIGURE],
+        figures=_figures(context),
+        browser=_browser(configurations),
         selection=_selection(configurations),
         robustness=_robustness(configurations),
         bits=_bits(configurations),
-        beyond=_beyond(configurations, context["needed"])
-        | {"figures": [f for f in figures if f["number"] == OVERLAP_FIGURE]},
+        beyond=_beyond(configurations, context["needed"]),
         outcomes=_outcomes(configurations),
         cache=_cache(configurations),
         cohorts=_cohorts(configurations),
         setup=_setup(configurations),
         settings=_settings(configurations, meanings),
         engine=_engine(context["engine"]),
+        self_check=_self_check(context.get("invariance")),
         counts=_counts(context["counts"]),
         published=_published(context.get("published")),
     )
+
+
+def _sections(published: dict | None) -> list[tuple[str, str]]:
+    absent = MEASURED_ONLY if published else PUBLISHED_ONLY
+    return [(anchor, name) for anchor, name in SECTION_NAMES.items() if anchor not in absent]
 
 
 def _percent(rate: float | None) -> str:
@@ -291,18 +338,20 @@ def _figures(context: dict) -> list[dict]:
             "title": titles[key],
             "meaning": meanings[key],
             **_image(Path(path).read_bytes()),
+            "csv": base64.b64encode(Path(path).with_suffix(".csv").read_bytes()).decode(),
         }
         for key, path in sorted(context["figures"].items())
     ]
 
 
 def _image(png: bytes) -> dict:
-    """The image for a data URL, and the width that shows all figures at one scale.
+    """The image for a data URL, and the widths that show all figures at one scale.
 
-    The width in pixels is in bytes 16 to 19 of a PNG file.
+    The width in pixels is in bytes 16 to 19 of a PNG file; in inches it is the printed one.
     """
     pixels = int.from_bytes(png[16:20], "big")
-    return {"data": base64.b64encode(png).decode(), "width": pixels * 2 // 3}
+    data = base64.b64encode(png).decode()
+    return {"data": data, "width": pixels * 2 // 3, "inches": pixels / PNG_DPI}
 
 
 def _figure1(main: list[dict]) -> str:
@@ -379,17 +428,66 @@ def _figure5(configurations: list[dict]) -> str:
     )
 
 
-def _table(caption: str, columns: dict[str, str], rows: list[list[str]], texts: int = 1) -> dict:
+def _browser(configurations: list[dict]) -> dict:
+    """Data of the pivot browser as JSON that can stand in a script element, and what is absent."""
+    named = [{"name": c["name"], "label": c["label"], **c["browser"]} for c in configurations]
+    passes = [
+        {"name": p, "label": PASS_NAMES[p], "exact": p in EXACT, "reference": p == REFERENCE}
+        for p in PASSES
+    ]
+    data = dumped({"passes": passes, "configurations": named}).decode()
+    return {
+        "data": Markup(data.replace("<", r"\u003c")),
+        "texts": any(selection["problems"] for selection in named),
+        "left_out": [
+            (s["name"], f"“{s['label']}”: {len(s['pivots']):,d} of {_plural(s['total'], 'pivot')}")
+            for s in named
+            if len(s["pivots"]) < s["total"]
+        ],
+    }
+
+
+def _table(
+    caption: str,
+    columns: dict[str, str],
+    rows: list[list[str]],
+    texts: int = 1,
+    row_of: list[str] | None = None,
+    column_of: list[str] | None = None,
+) -> dict:
     """A table for the template; ``columns`` maps each heading to what it means.
 
-    The first ``texts`` columns hold text, the others numbers.
+    The first ``texts`` columns hold text, the others numbers. ``row_of`` and ``column_of`` name
+    the configurations that a row or column is about, separated by spaces: the page's filter goes
+    by them.
     """
-    return {"caption": caption, "columns": columns, "rows": rows, "texts": texts}
+    return {
+        "caption": caption,
+        "columns": columns,
+        "rows": rows,
+        "texts": texts,
+        "row_of": row_of or [""] * len(rows),
+        "column_of": column_of or [""] * len(columns),
+    }
+
+
+def _by_configuration(
+    caption: str, columns: dict[str, str], rows: list[tuple[dict, list[str]]], texts: int = 1
+) -> dict:
+    """A table whose rows are configurations, each with its cells; their labels are put first."""
+    cells = [[configuration["label"], *row] for configuration, row in rows]
+    owners = [configuration["name"] for configuration, _ in rows]
+    return _table(caption, {"Configuration": "as in Table 1"} | columns, cells, texts, owners)
 
 
 def _table1(table, configurations: list[dict]) -> dict:
     labels = {c["name"]: c["label"] for c in configurations}
-    text = printed(table.set_axis([labels.get(n, n) for n in table["configuration"]], axis=0))
+    checks = table.get("invariance", [None] * len(table))
+    names = [
+        marked({"label": labels.get(name, name), "invariance": check})
+        for name, check in zip(table["configuration"], checks, strict=True)
+    ]
+    text = printed(table.set_axis(names, axis=0))
     meanings = [
         "what was run, see Settings",
         "the language model",
@@ -405,12 +503,12 @@ def _table1(table, configurations: list[dict]) -> dict:
     ]
     columns = dict(zip(text.columns, meanings, strict=True))
     caption = "Table 1. How often the sign of the credit estimate differs from exact pass 1"
-    return _table(caption, columns, text.to_numpy().tolist(), texts=2)
+    owners = table["configuration"].tolist()
+    return _table(caption, columns, text.to_numpy().tolist(), texts=2, row_of=owners)
 
 
 def _selection(configurations: list[dict]) -> dict:
     columns = {
-        "Configuration": "as in Table 1",
         "Threshold": "a pivot is selected if its estimate is at least this large in size",
         "Selected": "pivots selected under exact pass 1",
         "Re-feed": "Jaccard overlap of the selections under re-feed and exact pass 1; two empty"
@@ -420,24 +518,25 @@ def _selection(configurations: list[dict]) -> dict:
         "Near": "those of them with an estimate at most 1/K from the threshold",
     }
     rows = [
-        [
-            c["label"],
-            key.removeprefix("thr_"),
-            _count(overlap["n_exact1"]),
-            number(overlap["refeed_vs_exact1"], ".2f"),
-            number(overlap["replica_vs_exact1"], ".2f"),
-            _count(overlap["refeed_disagreements"]),
-            _count(overlap["refeed_within_quantum"]),
-        ]
+        (
+            c,
+            [
+                key.removeprefix("thr_"),
+                _count(overlap["n_exact1"]),
+                number(overlap["refeed_vs_exact1"], ".2f"),
+                number(overlap["replica_vs_exact1"], ".2f"),
+                _count(overlap["refeed_disagreements"]),
+                _count(overlap["refeed_within_quantum"]),
+            ],
+        )
         for c in configurations
         for key, overlap in c["analysis"]["critical_token_jaccard"].items()
     ]
-    return _table("Overlap of the critical-token selections", columns, rows)
+    return _by_configuration("Overlap of the critical-token selections", columns, rows)
 
 
 def _robustness(configurations: list[dict]) -> dict:
     columns = {
-        "Configuration": "as in Table 1",
         "Excess given exact 1": "re-feed minus floor over pivots with a nonzero estimate in exact"
         " pass 1 (their number in parentheses), a set that the re-feed pass cannot enlarge",
         "Only re-feed": "eligible pivots with a nonzero estimate under re-feed alone",
@@ -450,9 +549,8 @@ def _robustness(configurations: list[dict]) -> dict:
         f" {MARGIN_SPLIT}",
         "Higher margin": f"the same from {MARGIN_SPLIT} up",
     }
-    return _table(
-        "Does it hold under other conditions?", columns, [_robust(c) for c in configurations]
-    )
+    rows = [(c, _robust(c)) for c in configurations]
+    return _by_configuration("Does it hold under other conditions?", columns, rows)
 
 
 def _robust(configuration: dict) -> list[str]:
@@ -461,7 +559,6 @@ def _robust(configuration: dict) -> list[str]:
     excess = excess_pp({"common_set": given})
     interval = bias["ci95"] and " [{:+z.3f}, {:+z.3f}]".format(*bias["ci95"])
     return [
-        configuration["label"],
         f"{number(excess, '+z.1f')} ({given['refeed']['n']:,d})",
         _count(a["eligibility_sources"]["only_refeed_nonzero"]),
         _count(a["eligibility_sources"]["only_exact2_nonzero"]),
@@ -478,7 +575,6 @@ def _robust(configuration: dict) -> list[str]:
 
 def _bits(configurations: list[dict]) -> dict:
     columns = {
-        "Configuration": "as in Table 1",
         "Pass": "the pass compared with exact pass 1",
         "Probes diverge": "pivots at which a probe of either arm takes other tokens",
         "First logprob equal": "pivots at which the logprob of the probes' first token is equal to"
@@ -494,8 +590,8 @@ def _bits(configurations: list[dict]) -> dict:
         "Continuations equal": "sampled continuations that are the same token for token",
         "Estimates equal": "pivots with the same credit estimate",
     }
-    rows = [_bit_row(c, p) for c in configurations for p in ("refeed", "exact2")]
-    return _table("What is equal to the last bit", columns, rows, texts=2)
+    rows = [(c, _bit_row(c, p)) for c in configurations for p in ("refeed", "exact2")]
+    return _by_configuration("What is equal to the last bit", columns, rows, texts=2)
 
 
 def _bit_row(configuration: dict, compared: str) -> list[str]:
@@ -505,7 +601,6 @@ def _bit_row(configuration: dict, compared: str) -> list[str]:
         unsaturated += f" ({probe['n_saturated']:,d})"
     same = configuration["analysis"]["identity"][compared]
     return [
-        configuration["label"],
         COMPARISONS[compared],
         _percent(probe["divergence_rate"]),
         _percent(probe["bit_exact_rate"]),
@@ -519,7 +614,6 @@ def _bit_row(configuration: dict, compared: str) -> list[str]:
 
 def _outcomes(configurations: list[dict]) -> dict | None:
     columns = {
-        "Configuration": "as in Table 1",
         "Pass": "exact 1, exact 2 or re-feed",
         "Right": "continuations whose final answer is the reference answer",
         "Wrong": "continuations with another final answer",
@@ -527,18 +621,17 @@ def _outcomes(configurations: list[dict]) -> dict | None:
         "Truncated": "continuations that reached the token limit",
     }
     rows = [
-        [c["label"], PASS_NAMES[p], *(_percent(share) for share in rates.values())]
+        (c, [PASS_NAMES[p], *(_percent(share) for share in rates.values())])
         for c in configurations
         for p, rates in c["analysis"]["rates"].items()
         if rates
     ]
     caption = "How the continuations were graded"
-    return _table(caption, columns, rows, texts=2) if rows else None
+    return _by_configuration(caption, columns, rows, texts=2) if rows else None
 
 
 def _cache(configurations: list[dict]) -> dict:
     columns = {
-        "Configuration": "as in Table 1",
         "Instrumented": "pivots with recorded cache hits",
         "Exact 1 hits": "instrumented pivots whose every exact 1 request found the whole trunk"
         " prefix, up to the last full block, in the cache, and where blocks are restored, on those",
@@ -552,9 +645,8 @@ def _cache(configurations: list[dict]) -> dict:
         "Prompt only": "pivots so early that the resumed blocks hold no decoded token (in"
         " parentheses the eligible ones): there exact passes and re-feed resume the same prefill",
     }
-    return _table(
-        "Were the passes what they claim to be?", columns, [_cache_row(c) for c in configurations]
-    )
+    rows = [(c, _cache_row(c)) for c in configurations]
+    return _by_configuration("Were the passes what they claim to be?", columns, rows)
 
 
 def _cache_row(configuration: dict) -> list[str]:
@@ -562,7 +654,6 @@ def _cache_row(configuration: dict) -> list[str]:
     early = configuration["analysis"]["prompt_only"]
     flagged = {name: _count(count) for name, count in cache["flagged"].items()}
     return [
-        configuration["label"],
         _count(cache["n_instrumented"]),
         _percent(cache["exact1_ok_rate"]),
         _percent(cache["exact2_ok_rate"]),
@@ -602,11 +693,16 @@ def _cohort(cohort: dict, used_by: list[dict]) -> dict:
     ]
     return {
         "name": cohort["name"],
+        "of": _of(used_by),
         "summary": f"Used by {_names(used_by)}. Data set {cohort['dataset']}, problems {first} to"
         f" {last}, {rule}: {cohort['requested']} requested,{scanned} {cohort['found']} found.",
         "note": cohort["note"],
         "problems": _table(f"Problems scanned for cohort {cohort['name']}", columns, rows),
     }
+
+
+def _of(configurations: list[dict]) -> str:
+    return " ".join(c["name"] for c in configurations)
 
 
 def _text(value: object) -> str:
@@ -624,7 +720,6 @@ def _described(name: str, schema: dict) -> Iterator[tuple[str, str]]:
 
 def _setup(configurations: list[dict]) -> dict:
     columns = {
-        "Configuration": "as in Table 1",
         "Name": "its name in the configuration file and in file names",
         "Model": "the language model",
         "Numerics": "how the engine computes: stock, or batch-invariant, in which a result does not"
@@ -632,10 +727,10 @@ def _setup(configurations: list[dict]) -> dict:
         "Note": "a remark on this configuration",
     }
     rows = [
-        [c["label"], c["name"], c["model"], c["numerics"], c.get("note") or UNDEFINED]
+        (c, [c["name"], c["model"], c["numerics"], c.get("note") or UNDEFINED])
         for c in configurations
     ]
-    return _table("The configurations", columns, rows, texts=len(columns))
+    return _by_configuration("The configurations", columns, rows, texts=len(columns) + 1)
 
 
 def _settings(configurations: list[dict], meanings: dict[str, str]) -> list[dict]:
@@ -655,6 +750,7 @@ def _settings(configurations: list[dict], meanings: dict[str, str]) -> list[dict
             dict.fromkeys(headings, ""),
             [[name, *values[name], meanings.get(name, "")] for name in differing],
             texts=len(headings),
+            column_of=["", *(c["name"] for c in configurations), ""],
         ),
         _table(
             "Settings that are the same in all configurations",
@@ -669,6 +765,42 @@ def _engine(facts: dict) -> dict:
     rows = [[name, _text(value), ENGINE_FACTS.get(name, "")] for name, value in facts.items()]
     columns = dict.fromkeys(("Fact", "Value", "Meaning"), "")
     return _table("Facts about the engine", columns, rows, texts=3)
+
+
+def _self_check(results: list[dict] | None) -> dict | None:
+    """The self-checks of engines, None where there are none."""
+    if not results:
+        return None
+    columns = {
+        "Engine": "by the name of the file of its self-check",
+        "Ran": "the configurations that it ran",
+        "Attention": "the attention kernels, with their version where they have one",
+        "Process": "as among the facts above",
+        **{_heading(name): meaning for name, meaning in QUESTIONS.items()},
+        "Verdict": "invariant if every answer is yes, else the questions answered with no",
+    }
+    owners = [_of(result["configurations"]) for result in results]
+    rows = [
+        [
+            result["name"],
+            " / ".join(c["label"] for c in result["configurations"]),
+            attention(result["engine"]),
+            result["engine"]["engine_process"],
+            *(_answer(check) for check in result["checks"]),
+            result["verdict"],
+        ]
+        for result in results
+    ]
+    return _table("Engine self-check", columns, rows, texts=len(columns), row_of=owners)
+
+
+def _heading(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def _answer(check: dict) -> str:
+    text = f"{check['identical']:,d} of {check['sequences']:,d}"
+    return text if check["passed"] else f"{text}, from {check['first']['position']:,d}"
 
 
 def _counts(counts: dict) -> list[tuple[str, str]]:
@@ -715,14 +847,19 @@ def _beyond(configurations: list[dict], needed: str) -> dict:
     labels = {c["name"]: c["label"] for c in configurations}
     text = printed_statistics(statistics_table(configurations), labels)
     columns = dict.fromkeys(text.columns, "")
+    cells = text.to_numpy().tolist()
+    owners = ["", *(c["name"] for c in configurations)]
     adjusted = holm(c["analysis"]["tests"]["sign_flip"]["p"] for c in configurations)
     return {
-        "table": _table("Table 2. Intervals, tests and conditions", columns, text.values.tolist()),
+        "table": _table(
+            "Table 2. Intervals, tests and conditions", columns, cells, column_of=owners
+        ),
         "meanings": STATISTICS,
         "readings": [
-            _sentence(_beyond_reading(c, p)) for c, p in zip(configurations, adjusted, strict=True)
+            (c["name"], _sentence(_beyond_reading(c, p)))
+            for c, p in zip(configurations, adjusted, strict=True)
         ]
-        + [needed],
+        + [("", needed)],
     }
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import IO
 
 from replay.config import Cohort
-from replay.datasets import Problem, load_problems
+from replay.datasets import Problem, answer_kind, load_problems
 from replay.engine import software_versions
-from replay.grading import grade
+from replay.grading import Answer, grade
 from replay.job import progress
 from replay.kv_state import link_state, remove_state
 from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
@@ -20,7 +20,7 @@ def candidates(cohort: Cohort, problems: list[Problem]) -> list[Problem]:
     return problems[cohort.window.start : cohort.window.stop]
 
 
-def accuracy(rows: list[dict], gold: float, grader: str) -> float:
+def accuracy(rows: list[dict], gold: Answer, grader: str) -> float:
     """Share of a problem's trunk rollouts that are right."""
     rewards = [grade(grader, row["text"], gold, row["finish_reason"]).reward for row in rows]
     return sum(rewards) / len(rewards)
@@ -90,7 +90,7 @@ def run(
 ) -> None:
     """Write cohort.json; for a screened cohort, keep the trunks that its scan generated."""
     cohort = Cohort(cohort_name, settings["cohort"])
-    problems = candidates(cohort, load_problems(dataset))
+    problems = candidates(cohort, load_problems(dataset, answers=answer_kind(settings["dataset"])))
     determines = [settings, code, sha256_file(dataset), software_versions()]
     workspace = Workspace(scan_folder, determines)
     finished = workspace.path("finished")

@@ -22,6 +22,17 @@ COLUMNS = [
 ]
 CSV_DECIMALS = 6
 UNDEFINED = "\N{EM DASH}"
+CAPTION = (
+    "How often the sign of the credit estimate differs from exact pass 1. n: eligible pivots;"
+    " re-feed and floor: share of n under re-feed and under the replica, with polarity reversals in"
+    " parentheses; excess: percentage points; t: paired over problems; z: McNemar's, over pivots."
+)
+FLOAT = r"""\begin{{table*}}
+\centering\small\setlength{{\tabcolsep}}{{4pt}}
+\caption{{{caption}}}
+\label{{tab:sign-changes}}
+{body}\end{{table*}}
+"""
 
 
 def excess_pp(analysis: dict) -> float | None:
@@ -41,7 +52,7 @@ def table1(rows: list[dict]) -> pd.DataFrame:
     invariant, the labels say so, and a last column ``invariance`` holds the verdicts.
     """
     values = [[row["name"], row["model"], *_statistics(row["analysis"])] for row in rows]
-    table = pd.DataFrame(values, columns=COLUMNS, index=[_label(row) for row in rows])
+    table = pd.DataFrame(values, columns=COLUMNS, index=[marked(row) for row in rows])
     table = table.astype(dict.fromkeys(COLUMNS[3:], float))
     if any(check_failed(row) for row in rows):
         table["invariance"] = [row.get("invariance") for row in rows]
@@ -50,10 +61,12 @@ def table1(rows: list[dict]) -> pd.DataFrame:
 
 def check_failed(row: dict) -> bool:
     """Whether the self-check of the row's engine found it not to be invariant."""
-    return row.get("invariance") not in (None, INVARIANT)
+    verdict = row.get("invariance")
+    return not pd.isna(verdict) and verdict != INVARIANT
 
 
-def _label(row: dict) -> str:
+def marked(row: dict) -> str:
+    """The row's label, which says so where the self-check of the row's engine failed."""
     return f"{row['label']} ({row['invariance']})" if check_failed(row) else row["label"]
 
 
@@ -107,27 +120,42 @@ def write_table(
 ) -> None:
     """Write ``table1``'s result: numbers to ``csv``, the printed form and ``note`` to the others.
 
-    The CSV leaves undefined values empty. The LaTeX file is one tabular for ``\\input``; its
-    first line names the packages it needs.
+    The CSV leaves undefined values empty. The LaTeX file is one float for ``\\input``, as wide as
+    the text, over both columns where there are two; its first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
-    write_printed(printed(table), 2, markdown, latex, note)
+    text = printed(table)
+    write_markdown(text, 2, markdown, note)
+    wrapped = r">{\raggedright\arraybackslash}X" * 2 + "r" * (len(text.columns) - 2)
+    body = latex_table(text, "@{}" + wrapped + "@{}")
+    body = body.replace(r"\begin{tabular}", r"\begin{tabularx}{\textwidth}")
+    body = body.replace(r"\end{tabular}", r"\end{tabularx}")
+    write_latex(FLOAT.format(caption=CAPTION, body=body), ["tabularx"], latex, note)
 
 
-def write_printed(
-    text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path, note: str = ""
-) -> None:
-    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text.
+def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
+    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
+    write_markdown(text, texts, markdown)
+    layout = "l" * texts + "r" * (len(text.columns) - texts)
+    write_latex(latex_table(text, layout), [], latex)
 
-    ``note`` stands under the Markdown and in a comment of the LaTeX.
-    """
-    write_text(markdown, markdown_table(text, texts) + (f"\n{note}.\n" if note else ""))
+
+def write_markdown(text: pd.DataFrame, texts: int, path: str | Path, note: str = "") -> None:
+    write_text(path, markdown_table(text, texts) + (f"\n{note}.\n" if note else ""))
+
+
+def write_latex(body: str, packages: list[str], path: str | Path, note: str = "") -> None:
+    """Write LaTeX under comments that say which packages it needs, and the note."""
+    names = "".join(rf", \usepackage{{{name}}}" for name in packages)
+    needs = rf"% needs \usepackage{{booktabs}}{names} and \usepackage[T1]{{fontenc}}"
+    write_text(path, "\n".join([needs, *([f"% {note}"] if note else []), body]))
+
+
+def latex_table(text: pd.DataFrame, layout: str) -> str:
+    """A table of strings as a tabular with columns of this ``layout``."""
     style = text.style.hide(axis="index")
     style.format(escape="latex").format_index(escape="latex", axis="columns")
-    layout = "l" * texts + "r" * (len(text.columns) - texts)
-    body = style.to_latex(hrules=True, column_format=layout)
-    needs = "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
-    write_text(latex, needs + (f"% {note}\n" if note else "") + body)
+    return style.to_latex(hrules=True, column_format=layout)
 
 
 def markdown_table(text: pd.DataFrame, texts: int) -> str:
@@ -183,7 +211,7 @@ def write_invariance(
     """Write the self-checks of all engines as one table, and show it."""
     table = invariance_table({Path(path).stem: read_json(path) for path in checks})
     write_text(csv, table.to_csv(index=False))
-    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(str)
-    shown = markdown_table(text.replace({"<NA>": UNDEFINED}), texts=2)
+    text = table.assign(max_delta_nats=table["max_delta_nats"].map("{:.3g}".format)).astype(object)
+    shown = markdown_table(text.where(text.notna(), UNDEFINED).astype(str), texts=5)
     write_text(markdown, shown)
     print(shown, file=console)

@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
-from replay.datasets import Problem, load_problems
+from replay.datasets import Problem, answer_kind, load_problems
 from replay.engine import Completion, Engine, EngineError, software_versions
 from replay.job import progress
 from replay.kv_state import link_state, unique_blocks
@@ -176,7 +176,7 @@ def run(
     """
     cohort = read_json(cohort_file)
     admitted = [entry["index"] for entry in cohort["problems"] if entry["admitted"]]
-    problems = load_problems(dataset)
+    problems = load_problems(dataset, answers=answer_kind(settings["dataset"]))
     wanted = [problems[index] for index in shard_of(admitted, shard)]
     determines = [settings, code, shard, cohort, sha256_file(dataset), software_versions()]
     workspace = Workspace(folder, determines)

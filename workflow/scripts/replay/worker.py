@@ -44,6 +44,7 @@ class WorkerExtension(KVWorkerExtension):
         return {
             "attention_backend": self.model_runner.attn_groups[0][0].backend.get_name(),
             "flash_attn_version": version,
+            "threads": torch.get_num_threads(),
             "linear_rows": getattr(self, "linear_rows", "as batched"),
             "prefix_caching": self.vllm_config.cache_config.enable_prefix_caching,
         }
