@@ -2,11 +2,10 @@
 
 import csv
 import json
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replay import grading
@@ -228,7 +227,7 @@ def test_an_unknown_grader_is_named_with_the_allowed_ones(finish_reason):
 # Properties
 
 # A gold answer for each grader whose patterns are the project's own.
-FAST = {"strict": 18.0, "published": 18.0, "choice": "B", "yes-no": "yes"}
+GOLD = {"strict": 18.0, "published": 18.0, "choice": "B", "yes-no": "yes"}
 integers = st.integers(-(10**30), 10**30)
 # Letters with which a label, a question or a chat token begins are left out.
 working = st.lists(
@@ -288,9 +287,9 @@ def test_a_run_on_question_changes_nothing(text, marker, run_on):
     assert extract_answer("strict", f"{text}\n\n{marker} {run_on}") == alone
 
 
-@given(st.sampled_from(sorted(FAST)), anything, st.sampled_from(["stop", "length", None]))
+@given(st.sampled_from(sorted(GOLD)), anything, st.sampled_from(["stop", "length", None]))
 def test_the_outcome_follows_from_the_answer(grader, text, finish_reason):
-    gold = FAST[grader]
+    gold = GOLD[grader]
     result = grade(grader, text, gold, finish_reason)
     equal = result.answer == gold
     if isinstance(gold, float) and result.answer is not None:
@@ -300,46 +299,3 @@ def test_the_outcome_follows_from_the_answer(grader, text, finish_reason):
     assert result.outcome in OUTCOMES and result.reward in (0, 1)
     if finish_reason != "length":
         assert result.answer == extract_answer(grader, text)
-
-
-PIECES = [
-    "Answer:",
-    "answer",
-    "is",
-    " ",
-    "\n",
-    r"\boxed{",
-    "{",
-    "}",
-    "####",
-    "#",
-    "$",
-    "*",
-    "_",
-    "\\",
-    "yes",
-    "B",
-    ":",
-] + ["1", "123", ",", ".", "-", "=", "/", "x", "(", ")", "<", r"\frac", "q", "Question", "so"]
-pieces = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join)
-
-
-def assert_fast(text: str) -> None:
-    """Linear patterns take hundredths of a second for 20,000 characters, quadratic ones seconds."""
-    for grader, gold in FAST.items():
-        start = time.process_time()
-        grade(grader, text, gold, "stop")
-        grade(grader, text, gold, "length")
-        assert time.process_time() - start < 0.5
-
-
-@pytest.mark.parametrize("before", ["", "Answer: ", "Question", "q", "1", r"\boxed{", "answer"])
-@pytest.mark.parametrize("unit", [*PIECES, "12,", "111,", "1 ", "#### ", "Answer:\n", "{}", "1/"])
-def test_repetition_takes_linear_time(before, unit):
-    assert_fast(before + unit * (20_000 // len(unit)) + "!")
-
-
-@settings(max_examples=60, deadline=None)
-@given(pieces, pieces, pieces)
-def test_repeated_combinations_take_linear_time(before, unit, after):
-    assert_fast(before + unit * (20_000 // len(unit)) + after)

@@ -172,7 +172,7 @@
     const heads = ["Pass", "Estimate", "Resumed", "Cached tokens", "Preempted"].map((head, i) =>
       make("th", { scope: "col", class: i ? false : "text" }, head));
     const caption = `Estimates and cache: margin ${pivot.margin.toFixed(3)} nats, borrowed blocks ` +
-      `${pivot.borrowed_blocks ?? unknown}, flags: ${pivot.flags.join(", ") || "none"}`;
+      `${pivot.borrowed_blocks ?? unknown}, flags: ${pivot.flags ? pivot.flags.join(", ") || "none" : unknown}`;
     return make("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": "Estimates and cache" },
       make("table", {}, make("caption", {}, make("span", {}, caption)),
         make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)));

@@ -77,8 +77,7 @@ def facts(record: dict, signs: dict) -> dict:
         "resumed": [record.get(f"cache_ok_{name}") if name in EXACT else None for name in PASSES],
         "preempted": [record.get(f"preempted_{name}") for name in PASSES],
         "borrowed_blocks": record.get("borrowed_blocks"),
-        "flags": record.get("flags", []),
-        "outcomes": [record.get("outcomes", {}).get(name) for name in PASSES],
+        "flags": record.get("flags"),
     }
 
 
