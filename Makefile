@@ -47,6 +47,7 @@ integration: setup
 
 bench: setup
 	python tests/bench/analysis_speed.py
+	python tests/bench/planning_speed.py
 	python tests/bench/grading_speed.py
 	python tests/bench/bench.py
 	python tests/bench/linear_rows.py

@@ -16,12 +16,13 @@ rule check_invariance:
     benchmark:
         f"{RESULTS}/benchmarks/invariance/{{engine_set}}.tsv"
     conda:
-        lambda wildcards: engine_env(engine_set_of(wildcards).settings["engine"])
+        of_engine(engine_env, engine_set_of)
+    threads: of_engine(cpus, engine_set_of)
     resources:
-        gpu=lambda wildcards: gpus(engine_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            engine_set_of(wildcards).settings["engine"]
-        ),
+        gpu=of_engine(gpus, engine_set_of),
+        cpu_engine=of_engine(cpu_engines, engine_set_of),
+        mem_mb=of_engine(memory_mb, engine_set_of),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "settings": engine_set_of(wildcards).settings,

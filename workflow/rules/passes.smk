@@ -12,12 +12,13 @@ rule passes:
     benchmark:
         f"{RESULTS}/benchmarks/passes/{{configuration}}/{{shard}}.tsv"
     conda:
-        lambda wildcards: engine_env(configuration_of(wildcards).sections["engine"])
+        of_engine(engine_env, configuration_of)
+    threads: of_engine(cpus, configuration_of)
     resources:
-        gpu=lambda wildcards: gpus(configuration_of(wildcards).sections["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            configuration_of(wildcards).sections["engine"]
-        ),
+        gpu=of_engine(gpus, configuration_of),
+        cpu_engine=of_engine(cpu_engines, configuration_of),
+        mem_mb=of_engine(memory_mb, configuration_of),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "cohorts": configuration_of(wildcards).cohorts,

@@ -58,7 +58,7 @@ rule browser:
         records=f"{RESULTS}/records/{{configuration}}.json",
         trunks=measured(all_trunks),
         passes=measured(per_shard("passes/{configuration}/{shard}")),
-        grades=measured(per_shard("grades/{configuration}/{shard}")),
+        grades=measured(f"{RESULTS}/grades/{{configuration}}"),
         dataset=measured(dataset_of),
         model=measured(model_of),
     output:
