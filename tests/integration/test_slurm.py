@@ -105,7 +105,7 @@ def test_every_engine_ran_as_a_job_of_its_own_and_alone(checkout, cluster):
     for job, (rule, _state) in cluster.jobs().items():
         if rule in ("trunks", "passes"):
             shown = cluster.run("scontrol", "show", "job", job)
-            assert "CPUs/Task=2" in shown and "mem=6.5G" in shown, shown
+            assert "CPUs/Task=2" in shown and "mem=6.50G" in shown, shown
             spans.append(re.search(r"StartTime=(\S+) EndTime=(\S+)", shown).groups())
     spans.sort()
     assert len(spans) == 5, "two shards of trunks, two of passes, and one of them twice"
