@@ -36,7 +36,7 @@ def plan(root, folder, study: dict, profile: str, *options: str) -> dict[str, li
     config.write_text(yaml.safe_dump(study))
     result = subprocess.run(
         # A dry run without --cores shows the threads of one core.
-        [sys.executable, "-m", "snakemake", "-n", *study["configurations"], "--cores", "8",
+        [sys.executable, "-m", "snakemake", "-n", "all", "--cores", "8",
          "--workflow-profile", profile, *PROFILES[profile], *options, "--configfile", str(config)],
         cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -86,9 +86,14 @@ def engine_set_of(wildcards):
     return STUDY.engine_sets[wildcards.engine_set]
 
 
-def of_engine(quantity, entry):
-    """Resource function: a quantity of the engine of the entry that the wildcards name."""
-    return lambda wildcards: quantity(entry(wildcards).engine)
+def of_engine(quantity, entries, wildcard):
+    """A quantity of a job's engine: where engines differ in it, that of the entry which the wildcard
+    names. Where they agree it is no function: Snakemake takes long over functions.
+    """
+    values = {quantity(entry.engine) for entry in entries.values()}
+    if len(values) == 1:
+        return values.pop()
+    return lambda wildcards: quantity(entries[wildcards[wildcard]].engine)
 
 
 def trunks_of(wildcards, shards):

@@ -16,12 +16,12 @@ rule check_invariance:
     benchmark:
         f"{RESULTS}/benchmarks/invariance/{{engine_set}}.tsv"
     conda:
-        of_engine(engine_env, engine_set_of)
-    threads: of_engine(cpus, engine_set_of)
+        of_engine(engine_env, STUDY.engine_sets, "engine_set")
+    threads: of_engine(cpus, STUDY.engine_sets, "engine_set")
     resources:
-        gpu=of_engine(gpus, engine_set_of),
-        cpu_engine=of_engine(cpu_engines, engine_set_of),
-        mem_mb=of_engine(memory_mb, engine_set_of),
+        gpu=of_engine(gpus, STUDY.engine_sets, "engine_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.engine_sets, "engine_set"),
+        mem_mb=of_engine(memory_mb, STUDY.engine_sets, "engine_set"),
         runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {

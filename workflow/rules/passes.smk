@@ -12,12 +12,12 @@ rule passes:
     benchmark:
         f"{RESULTS}/benchmarks/passes/{{configuration}}/{{shard}}.tsv"
     conda:
-        of_engine(engine_env, configuration_of)
-    threads: of_engine(cpus, configuration_of)
+        of_engine(engine_env, STUDY.configurations, "configuration")
+    threads: of_engine(cpus, STUDY.configurations, "configuration")
     resources:
-        gpu=of_engine(gpus, configuration_of),
-        cpu_engine=of_engine(cpu_engines, configuration_of),
-        mem_mb=of_engine(memory_mb, configuration_of),
+        gpu=of_engine(gpus, STUDY.configurations, "configuration"),
+        cpu_engine=of_engine(cpu_engines, STUDY.configurations, "configuration"),
+        mem_mb=of_engine(memory_mb, STUDY.configurations, "configuration"),
         runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {

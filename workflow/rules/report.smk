@@ -67,6 +67,9 @@ rule browser:
         f"{RESULTS}/logs/browser/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job={
             "budget": BROWSER_BYTES // len(STUDY.configurations),

@@ -13,12 +13,12 @@ rule screen:
     benchmark:
         f"{RESULTS}/benchmarks/screen/{{trunk_set}}.tsv"
     conda:
-        of_engine(engine_env, trunk_set_of)
-    threads: of_engine(cpus, trunk_set_of)
+        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
+    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
     resources:
-        gpu=of_engine(gpus, trunk_set_of),
-        cpu_engine=of_engine(cpu_engines, trunk_set_of),
-        mem_mb=of_engine(memory_mb, trunk_set_of),
+        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
+        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
         runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
@@ -43,12 +43,12 @@ rule trunks:
     benchmark:
         f"{RESULTS}/benchmarks/trunks/{{trunk_set}}/{{shard}}.tsv"
     conda:
-        of_engine(engine_env, trunk_set_of)
-    threads: of_engine(cpus, trunk_set_of)
+        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
+    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
     resources:
-        gpu=of_engine(gpus, trunk_set_of),
-        cpu_engine=of_engine(cpu_engines, trunk_set_of),
-        mem_mb=of_engine(memory_mb, trunk_set_of),
+        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
+        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
         runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {

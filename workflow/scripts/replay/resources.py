@@ -4,8 +4,8 @@ from replay.devices import gpus
 
 # Longer jobs need no more: one that its time limit ends is retried and goes on where it was.
 ENGINE_MINUTES = 24 * 60
-ENGINE_MB = 6 * 1024  # Python, torch and vLLM with a model of up to 2 GB on a CPU
-RANK_MB = 32 * 1024  # weights of a 7B model pass through the memory of the host
+ENGINE_MB = 6 * 1024  # on a CPU: Python, torch and vLLM took 3 GB, a model of 2 GB fits as well
+RANK_MB = 32 * 1024  # on a GPU they took 5 GB; the weights of a 7B model pass through the host
 RANK_CPUS = 4
 
 
