@@ -4,31 +4,19 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 import slurm_cluster
-from test_workflow import TINY, Checkout
+
+from replay.protocol import PASSES
 
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.engine,
     pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=str(slurm_cluster.why_not())),
 ]
-# Three problems: the first shard has two, so that its passes can be killed between them.
-STUDY = {
-    "shards": 2,
-    "cohorts": {"primary": {"dataset": "word-problems", "start": 0, "n": 3}},
-    "trunks": {"rollouts": 3, "max_tokens": 64},
-    "continuations": {"k": 2, "max_tokens": 32, "probe_tokens": 8},
-    "configurations": {"main": TINY["configurations"]["main"] | {"cohorts": ["primary"]}},
-}
-
-
-@pytest.fixture(scope="module")
-def checkout(root, checkpoint, tmp_path_factory) -> Checkout:
-    checkout = Checkout(root, tmp_path_factory.mktemp("checkout"), checkpoint)
-    checkout.snakemake("--touch", "resources/models/smollm2-135m")
-    return checkout
 
 
 @pytest.fixture(scope="module")
@@ -47,44 +35,44 @@ def wait_for(condition, process: subprocess.Popen, what: str, output):
     return found
 
 
-def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(checkout, cluster, tmp_path):
-    local = checkout.configure(run="local", **STUDY)
-    checkout.snakemake("main", config=local)
-
+def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(finished, cluster, tmp_path):
+    """Two shards on the cluster, the first of which is killed, against one on this machine."""
     output = tmp_path / "snakemake.out"
     command = [
         sys.executable, "-m", "snakemake", "--workflow-profile", "slurm", "main",
-        "--configfile", str(checkout.configure(run="slurm", **STUDY)),
+        "--configfile", str(finished.configure(run="slurm", shards=2)),
         "--slurm-status-command", "squeue",  # there is no accounting database
         "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5",
     ]  # fmt: skip
     with output.open("w") as file:
         process = subprocess.Popen(
-            command, cwd=checkout.folder, env=cluster.environment, stdout=file, stderr=file
+            command, cwd=finished.folder, env=cluster.environment, stdout=file, stderr=file
         )
         try:
-            kept = kill_passes_after_a_problem(checkout, cluster, process, output)
+            kept = kill_passes_after_a_problem(finished, cluster, process, output)
             process.wait(timeout=600)
         finally:
             process.kill()
             process.wait()
-    assert process.returncode == 0, output.read_text() + checkout.logs() + cluster.logs()
+    assert process.returncode == 0, output.read_text() + finished.logs() + cluster.logs()
 
-    log = checkout.folder / "results/slurm/logs/passes/main/0-of-2.log"
+    log = finished.folder / "results/slurm/logs/passes/main/0-of-2.log"
     assert f"{kept} finished problems are kept" in log.read_text()
-    for pattern in ("records/main.json", "analysis/main.json", "passes/main/*/*.jsonl"):
-        files = sorted((checkout.folder / "results/local").glob(pattern))
-        assert files
-        for file in files:
-            twin = checkout.folder / "results/slurm" / file.relative_to(
-                checkout.folder / "results/local"
-            )  # fmt: skip
-            assert twin.read_bytes() == file.read_bytes(), f"{file.name} differs"
+    finished.assert_same("slurm", "records/main.json", "analysis/main.json")
+    for name in PASSES:
+        local = lines(finished, f"tiny/passes/main/*/{name}.jsonl")
+        assert lines(finished, f"slurm/passes/main/*/{name}.jsonl") == local != [], name
 
 
-def kill_passes_after_a_problem(checkout, cluster, process, output) -> int:
+def lines(finished, pattern: str) -> list[bytes]:
+    """Lines of files of any shard, sorted."""
+    files = (finished.folder / "results").glob(pattern)
+    return sorted(line for file in files for line in file.read_bytes().splitlines())
+
+
+def kill_passes_after_a_problem(finished, cluster, process, output) -> int:
     """Cancel the first shard's passes once a problem is finished; how many problems it kept."""
-    unfinished = checkout.folder / "results/slurm/passes/main/.0-of-2.unfinished"
+    unfinished = finished.folder / "results/slurm/passes/main/.0-of-2.unfinished"
     wait_for(lambda: list(unfinished.glob("*/*.json")), process, "a finished problem", output)
     (job,) = (
         job for job, (rule, state) in cluster.jobs().items()
@@ -95,18 +83,18 @@ def kill_passes_after_a_problem(checkout, cluster, process, output) -> int:
     return len(list(unfinished.glob("*/*.json")))
 
 
-def test_every_engine_ran_as_a_job_of_its_own_and_alone(checkout, cluster):
+def test_every_engine_ran_as_a_job_of_its_own_and_alone(cluster):
     """A job's CPUs are the engine's threads: on a node of as many, the next engine waits."""
-    states = list(cluster.jobs().values())
-    assert sorted(rule for rule, state in states if state == "COMPLETED") == sorted(
-        ["analyze", "grade", "passes", "passes", "records", "screen", "trunks", "trunks"]
-    )
+    completed = Counter(rule for rule, state in cluster.jobs().values() if state == "COMPLETED")
+    # Two cohorts, each of which is screened whole and cut into two shards of trunks.
+    assert completed == {
+        "screen": 2, "trunks": 4, "passes": 2, "grade": 1, "records": 1, "analyze": 1
+    }  # fmt: skip
     spans = []
     for job, (rule, _state) in cluster.jobs().items():
-        if rule in ("trunks", "passes"):
+        if rule in ("screen", "trunks", "passes"):
             shown = cluster.run("scontrol", "show", "job", job)
             assert "CPUs/Task=2" in shown and "mem=6.50G" in shown, shown
             spans.append(re.search(r"StartTime=(\S+) EndTime=(\S+)", shown).groups())
-    spans.sort()
-    assert len(spans) == 5, "two shards of trunks, two of passes, and one of them twice"
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert len(spans) == 9, "the passes of one shard ran twice"
+    assert all(end <= start for (_, end), (start, _) in pairwise(sorted(spans)))
