@@ -1,7 +1,4 @@
-"""Real vLLM on the CPU: restored state, seeds, resets, and the engine's own process.
-
-Batch-invariant numerics and the self-check are tested on the finished run: test_workflow.py.
-"""
+"""Real vLLM on the CPU: restored state, seeds, resets, numerics, and the engine's own process."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +8,7 @@ from safetensors.torch import save_file
 
 from replay.datasets import Problem
 from replay.engine import Engine, EngineError
+from replay.invariance import Size, check_engine, verdict
 from replay.kv_state import KVStateError, describe
 from replay.passes import plan, run_problem
 from replay.prompts import load_tokenizer
@@ -41,6 +39,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
+SMALL = Size(prompts=2, copies=12, tokens=12)  # of a self-check
+
+
 class Sessions:
     """Engines by kind, one at a time as in a job: vLLM freezes the environment that it reads."""
 
@@ -60,15 +61,16 @@ class Sessions:
             self.session.engine.close()
         self.kind = None
 
-    def generated(self):
+    def generated(self, numerics):
         """An engine that has just generated the trunks of PROBLEM, and the work planned on them."""
-        workspace = Workspace(self.folder / "out", "x")
-        generator = TrunkGenerator(workspace, self.checkpoint, SETTINGS)
+        settings = SETTINGS | {"engine": SETTINGS["engine"] | {"numerics": numerics}}
+        workspace = Workspace(self.folder / numerics / "out", "x")
+        generator = TrunkGenerator(workspace, self.checkpoint, settings)
         rows = generator.rollouts(PROBLEM)
         special = set(load_tokenizer(self.checkpoint).all_special_ids)
-        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), SETTINGS, special)
+        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
         return SimpleNamespace(
-            engine=generator.engine, rows=rows, work=work, sampling=SETTINGS["continuations"]
+            engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
         )
 
 
@@ -81,13 +83,18 @@ def sessions(checkpoint, tmp_path_factory):
 
 @pytest.fixture
 def stock(sessions):
-    return sessions.of("stock", sessions.generated)
+    return sessions.of("stock", lambda: sessions.generated("stock"))
+
+
+@pytest.fixture
+def invariant(sessions):
+    return sessions.of("invariant", lambda: sessions.generated("batch-invariant"))
 
 
 @pytest.fixture(scope="module")
 def alone(sessions):
     """The first pivot's requests, each resumed alone by the engine that generated the trunks."""
-    stock = sessions.of("stock", sessions.generated)
+    stock = sessions.of("stock", lambda: sessions.generated("stock"))
     work = replace(stock.work, requests=stock.work.requests[: 2 * (stock.sampling["k"] + 1)])
     session = SimpleNamespace(**vars(stock) | {"work": work})
     return SimpleNamespace(work=work, completions=one_by_one(session))
@@ -251,6 +258,22 @@ def test_facts_of_a_stock_engine(stock):
     assert (facts["tensor_parallel"], facts["flash_attn_version"]) == (1, None)
 
 
+def self_check(session):
+    cuts = (len(session.rows[0]["prompt_token_ids"]), -9)
+    prompts = [session.rows[0]["prompt_token_ids"][:cut] for cut in cuts]
+    checks = check_engine(session.engine, prompts, SMALL)
+    return {check.name: check for check in checks}
+
+
+def test_the_self_check_finds_what_stock_numerics_do(stock):
+    checks = self_check(stock)
+    assert checks["repetition"].passed
+    failed = {name for name, check in checks.items() if not check.passed}
+    assert {"prefill", "batch size"} & failed
+    for name in failed:
+        assert checks[name].max_delta > 0 and checks[name].first["position"] < SMALL.tokens
+
+
 def test_state_is_resumed_bit_for_bit_by_the_engine_core_process(engine_core, alone):
     facts = engine_core.engine.facts()
     assert facts["engine_process"] == "engine-core"
@@ -308,3 +331,26 @@ def test_the_engine_core_process_refuses_a_reset_while_a_request_runs(engine_cor
 
 def test_too_small_a_cache_is_said_by_the_engine_core_process_too(engine_core, tmp_path):
     check_that_it_does_not_fit(engine_core.engine, tmp_path / "kv.safetensors")
+
+
+def test_facts_of_a_batch_invariant_engine(invariant):
+    facts = invariant.engine.facts()
+    assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert facts["linear_rows"] == 32
+
+
+def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
+    checks = self_check(invariant)
+    assert verdict(list(checks.values())) == "invariant"
+    assert [check.sequences for check in checks.values()] == [24, 24, 4, 2]
+
+
+def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
+    result = run_problem(invariant.engine, invariant.work, invariant.sampling, lambda n: None)
+    ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design
+    exact1, exact2, refeed = (
+        [{k: v for k, v in row.items() if k not in ignored} for row in result["passes"][name]]
+        for name in PASSES
+    )
+    assert len(exact1) >= 6
+    assert exact1 == exact2 == refeed

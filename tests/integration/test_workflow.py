@@ -73,9 +73,7 @@ def test_a_row_of_batch_invariant_numerics_has_its_engine_checked(finished):
         "repetition", "warm cache", "batch size", "prefill",
     ]  # fmt: skip
     assert all(check["sequences"] > 0 and check["passed"] for check in result["checks"])
-    facts = result["engine"]
-    assert facts["numerics"] == "batch-invariant" and facts["linear_rows"] == 32
-    assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert result["engine"]["numerics"] == "batch-invariant"
 
 
 def test_every_engine_of_a_study_can_be_checked(finished):
@@ -90,14 +88,9 @@ def test_every_engine_of_a_study_can_be_checked(finished):
     assert len(table) == 2 * 4
     stock = table[table.index.get_level_values("engine").str.contains("_stock_")]
     passed = (stock["identical"] == stock["sequences"]).droplevel("engine")
-    assert passed["repetition"]
+    assert passed["repetition"] and not (passed["batch size"] and passed["prefill"])
     assert stock["verdict"].str.startswith("not invariant: ").all()
     assert set(table["verdict"].drop(stock.index)) == {"invariant"}
-    (path,) = (finished.results / "invariance").glob("*_stock_*.json")
-    failed = [check for check in finished.read(path)["checks"] if not check["passed"]]
-    for check in failed:
-        assert check["max_delta"] > 0 and check["first"]["position"] < 32
-    assert {check["name"] for check in failed} & {"batch size", "prefill"}
 
 
 def test_a_job_with_another_gpu_resource_than_its_engine_takes_is_refused(finished):
