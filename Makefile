@@ -2,10 +2,9 @@
 # make test   set-up where missing, then all tests
 PYTHON ?= python3
 CORES ?= 1
-PLANS := tests/integration/test_plans.py tests/integration/test_profiles.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: setup demo test format lint dry-run unit integration page bench lock clean
+.PHONY: setup demo test format lint dry-run unit integration page engine bench lock clean
 
 setup: .venv/installed
 
@@ -23,9 +22,11 @@ demo: setup
 	snakemake --cores $(CORES) all
 	@echo "Open results/demo/report/index.html"
 
-# In the order of what fails soonest. Integration also asks whether a second run has nothing to do
-# and goes on after a kill.
-test: setup format lint dry-run unit page integration
+# In the order of what fails soonest. What starts no engine runs two at a time; an engine takes all
+# cores. The last asks also whether a second run has nothing to do and goes on after a kill.
+test: setup format lint
+	$(MAKE) -j2 --output-sync=target unit integration page
+	$(MAKE) engine
 
 format: setup
 	ruff format --check .
@@ -37,7 +38,7 @@ lint: format
 	snakemake --lint --configfile config/published.yaml
 
 dry-run: setup
-	python -m pytest -q $(PLANS)
+	python -m pytest -q tests/integration/test_plans.py tests/integration/test_profiles.py
 
 unit: setup
 	python -m pytest tests/unit
@@ -46,7 +47,10 @@ page: setup
 	python -m pytest tests/page
 
 integration: setup
-	python -m pytest tests/integration $(PLANS:%=--ignore %)
+	python -m pytest tests/integration -m "not engine"
+
+engine: setup
+	python -m pytest tests/integration -m engine --durations 10
 
 bench: setup
 	python tests/bench/analysis_speed.py
