@@ -168,7 +168,7 @@ def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
 def run(
     settings: dict,
     passes_folders: list[str],
-    grades_folders: list[str],
+    grades_folder: str,
     output: Path | str,
 ) -> None:
     """Write the records file of one configuration from all its shards."""
@@ -179,8 +179,8 @@ def run(
     records = build(
         settings,
         sorted(rows(passes_folders, "pivots"), key=pivot_key),
-        sorted(rows(grades_folders, "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
+        sorted(rows([grades_folder], "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
         {name: rows(passes_folders, name) for name in PASSES},
-        {name: rows(grades_folders, name) for name in PASSES},
+        {name: rows([grades_folder], name) for name in PASSES},
     )
     write_json(output, records)
