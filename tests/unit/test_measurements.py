@@ -63,3 +63,25 @@ def test_the_arms_of_section_1():
         "batch-invariant", "batch-invariant-core", "batch-invariant-triton", "batch-invariant-flex",
     }  # fmt: skip
     assert set(verdicts) - invariant == {"stock", "stock-core", "batch-invariant-fa3"}
+
+
+def test_the_table_of_section_3():
+    page = (ROOT / "docs" / "measurements.md").read_text()
+    lines = (DATA / "two-gpus" / "bench.jsonl").read_text().splitlines()
+    replays = [line for line in map(json.loads, lines) if "restored_equals_resident" in line]
+    assert len(replays) == 3
+    for line in replays:
+        rates = sorted(line[f"{name}_tokens_per_s"] for name in ("exact2", "refeed"))
+        cells = [
+            f"{line['ranks']}, {line['numerics']}",
+            *(line[name] for name in (
+                "restored_equals_resident", "exact2_equals_exact1", "refeed_equals_exact1",
+            )),
+            f"{rates[0]:,.0f} to {rates[1]:,.0f}",
+            f"{line['save_gb_per_s']:.2f}",
+            f"{line['restore_gb_per_s']:.2f}",
+        ]  # fmt: skip
+        assert f"| {' | '.join(cells)} |" in page
+    walls = json.loads((DATA / "two-gpus" / "shards.json").read_text())
+    for name in walls:
+        assert f"| {walls[name]['wall_s']} s |" in page
