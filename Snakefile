@@ -81,6 +81,12 @@ onstart:
         logger.warning(STUDY.note)
 
 
+onsuccess:
+    # Kept until now: a job that dies between its end and Snakemake's note of it is run again.
+    for output in {output for job in workflow.dag.jobs for output in job.output}:
+        clear_workspace(output)
+
+
 onerror:
     print(
         f"Failed. The error above names the log of the job, under {RESULTS}/logs or resources/logs,"

@@ -2,17 +2,17 @@
 
 import json
 import os
+import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from kills import MOMENTS, Killed, choose
 
 from replay import published
 from replay.storage import sha256_file
@@ -300,41 +300,46 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     assert not (SHOWN | {"browser", "check_invariance"}) & set(planned)
 
 
-def kill_group(process: subprocess.Popen) -> None:
-    """kill -9 of the run and of everything that it started."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+KILLS, SEED = int(os.environ.get("KILLS", 3)), int(os.environ.get("SEED", 1))
 
 
-def test_kill_in_passes_keeps_finished_problems_and_changes_nothing(finished):
-    """The same run under another name, killed after its first problem, then run again."""
-    config = finished.configure(run="killed")
-    process = subprocess.Popen(
-        finished.command("main", config=config),
-        cwd=finished.folder, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    unfinished = finished.folder / "results/killed/passes/main/.0-of-1.unfinished"
-    deadline = time.monotonic() + 600
-    while not list(unfinished.glob("*/*.json")):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    kill_group(process)
-    kept = {path: path.stat().st_mtime_ns for path in unfinished.glob("*/*.json")}
-    assert kept and not (finished.folder / "results/killed/passes/main/0-of-1").exists()
+def test_a_killed_run_loses_nothing_and_changes_nothing(finished):
+    """kill -9 at seeded moments of trunks, passes, grade and analyze, then the same command.
 
-    finished.snakemake("main", config=config)  # the same command
-    assert not unfinished.exists()
-    for pattern in ("passes/main/0-of-1/*.jsonl", "records/main.json", "analysis/main.json"):
-        files = sorted((finished.folder / "results/tiny").glob(pattern))
+    `KILLS=32 SEED=7` asks for more of them, and for others.
+    """
+    generator = random.Random(SEED)
+    kills = 0
+    while kills < KILLS:
+        chosen = generator.sample(list(MOMENTS), k=min(KILLS - kills, len(MOMENTS)))
+        rules = sorted(chosen, key=list(MOMENTS).index)
+        kills += killed_run(finished, f"killed{kills}", rules, generator)
+    print(f"{kills} kills with seed {SEED}")
+
+
+def killed_run(finished, run, rules, generator) -> int:
+    """A run killed once in each of `rules`, finished, and compared; returns the number of kills."""
+    tiny, results = (finished.folder / "results" / name for name in ("tiny", run))
+    shutil.copytree(tiny / "screen", results / "screen")
+    # The copy has no metadata of the jobs that made it, only times.
+    command = finished.command(
+        "main", "--rerun-triggers", "mtime", config=finished.configure(run=run)
+    )
+    killed, kills = Killed(command, finished.folder, results), 0
+    for moment in [choose(rule, generator) for rule in rules]:
+        kept = len(killed.pieces)
+        if killed.attempt(moment):
+            kills += 1
+            print(f"{run}: killed at {moment}, {kept} to {len(killed.pieces)} pieces")
+    killed.attempt(None)
+    assert len(killed.pieces) == 6, "two and one problems of trunks, three of passes"
+    assert all(len(times) == 1 for times in killed.pieces.values()), "a problem was computed twice"
+    assert not list(results.glob("*/*/.*.unfinished"))
+    for pattern in ("trunks/*/*/trunks.jsonl", "passes/main/*/*.jsonl", "grades/main/*/*.jsonl",
+                    "records/main.json", "analysis/main.json"):  # fmt: skip
+        files = sorted(results.glob(pattern))
         assert files
         for file in files:
-            twin = (
-                finished.folder
-                / "results/killed"
-                / file.relative_to(finished.folder / "results/tiny")
-            )
-            assert twin.read_bytes() == file.read_bytes(), f"{file.name} differs"
-    log = (finished.folder / "results/killed/logs/passes/main/0-of-1.log").read_text()
-    assert f"{len(kept)} finished problems are kept" in log
+            same = file.read_bytes() == (tiny / file.relative_to(results)).read_bytes()
+            assert same, f"{file} differs"
+    return kills

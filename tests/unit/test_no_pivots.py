@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from replay import engine, grades, passes, records
 from replay.analysis import analyze
 from replay.kv_state import describe
-from replay.storage import read_json, write_jsonl
+from replay.storage import read_json, seal_folder, write_jsonl
 from replay.trunks import kv_file, resumable
 
 SURE = [[5, -0.1], [6, -9.0]]
@@ -35,6 +35,7 @@ def test_from_passes_to_analysis(checkpoint, tmp_path, monkeypatch):
     sequences = [resumable(row["prompt_token_ids"] + row["token_ids"], 16) for row in rows]
     kv_file(trunks, 0).parent.mkdir()
     save_file({"layer.0": torch.zeros(1)}, kv_file(trunks, 0), metadata=describe(sequences, 16))
+    seal_folder(trunks)
     dataset = tmp_path / "dataset.jsonl"
     write_jsonl(dataset, [{"question": "2 + 2?", "answer": 4}])
 

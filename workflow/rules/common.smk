@@ -12,7 +12,7 @@ from replay.code import code_digest
 from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
-from replay.storage import lock_folder
+from replay.storage import clear_workspace, lock_folder
 
 
 configfile: Path(workflow.basedir) / "config" / "catalog.yaml"
@@ -66,6 +66,10 @@ def hold_lock(folder):
     except BlockingIOError:
         raise WorkflowError(
             f"another workflow process is at work in this folder; wait for it"
+        )
+    except OSError as error:
+        raise WorkflowError(
+            f"{folder}: cannot be written ({error}); make room or correct its permissions"
         )
 
 

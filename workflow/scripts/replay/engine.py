@@ -6,6 +6,7 @@ it steps, as users run it. vLLM is imported only when an engine starts: its sett
 variables that it reads once.
 """
 
+import math
 import os
 import time
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from replay import devices, kv_state
 
 RESET_ATTEMPTS = 5
 RESET_PAUSE_SECONDS = 0.2
+FINISHED = ("stop", "length")
 # FlashAttention 3, vLLM's choice from compute capability 9.0 on, takes other tiles for prefill than
 # for decode; FlashAttention 2, its choice before, does not.
 INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
@@ -47,6 +49,7 @@ def environment(settings: dict) -> dict[str, str]:
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if settings["process"] == "engine-core" else "0",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_COMPUTE_NANS_IN_LOGITS": "1",  # the sampler would take them for numbers
         "HF_HUB_OFFLINE": "1",  # checkpoints are local folders by now
         "TORCHDYNAMO_DISABLE": "0" if settings["compile"] else "1",
     }
@@ -176,6 +179,11 @@ class Engine:
     def block_size(self) -> int:
         return self.cache_config.block_size
 
+    def gib_for(self, blocks: int) -> float:
+        """The `engine.kv_cache_gib` that holds so many blocks, rounded up to thousandths."""
+        share = blocks / self.cache_config.num_gpu_blocks
+        return math.ceil(1000 * self.settings["kv_cache_gib"] * share) / 1000
+
     def sampled(
         self,
         *,
@@ -224,31 +232,25 @@ class Engine:
     def generate(self, prompts: list[list[int]], parameters: list) -> list[Completion]:
         """Run one batch of token-id prompts to the end; completions in the order of the prompts.
 
-        Raises EngineError when a request returns nothing.
+        Raises EngineError when the engine dies, and when a request returns nothing, something
+        else than was asked for, or numbers that are none.
         """
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": ids} for ids in prompts], parameters, use_tqdm=False
-        )
+        try:
+            outputs = self.llm.generate(
+                [{"prompt_token_ids": ids} for ids in prompts], parameters, use_tqdm=False
+            )
+        except Exception as error:
+            raise EngineError(
+                f"the engine failed during a batch of {len(prompts)} requests "
+                f"({type(error).__name__}: {error}); finished problems are kept: mend the cause, "
+                "then run the same command"
+            ) from error
         if len(outputs) != len(prompts):
             raise EngineError(f"{len(prompts)} requests went in, {len(outputs)} came out")
-        return [self._completion(output) for output in outputs]
-
-    @staticmethod
-    def _completion(output) -> Completion:
-        result = output.outputs[0]
-        if not result.token_ids or result.finish_reason is None:
-            raise EngineError(f"request {output.request_id} returned no tokens")
-        logprobs = result.logprobs and [
-            {token: entry.logprob for token, entry in position.items()}
-            for position in result.logprobs
+        return [
+            completion(f"request {number} of {len(prompts)}", *request)
+            for number, request in enumerate(zip(outputs, prompts, parameters, strict=True), 1)
         ]
-        return Completion(
-            list(result.token_ids),
-            result.finish_reason,
-            logprobs,
-            output.num_cached_tokens,
-            **output.kv_transfer_params,
-        )
 
     def reset(self) -> None:
         """Empty the prefix cache, or raise: a silent refusal would make a re-feed an exact pass."""
@@ -309,6 +311,17 @@ class Engine:
         prefixes, _ = kv_state.unique_blocks(state.sequences, state.block_size)
         return dict(zip(prefixes, block_ids, strict=True))
 
+    def intact(self, path: Path, restored: dict[tuple[int, ...], int]) -> dict:
+        """The part of what `restore_kv` returned that the cache still holds, bit for bit."""
+        arguments = (list(restored.values()), str(path))
+        ranks = self.llm.collective_rpc("changed_kv_blocks", args=arguments)
+        changed = set().union(*ranks)
+        return {
+            prefix: block
+            for row, (prefix, block) in enumerate(restored.items())
+            if row not in changed
+        }
+
     def close(self) -> None:
         """Stop the workers, free their memory and give the devices back."""
         self.llm.llm_engine.engine_core.shutdown()
@@ -344,6 +357,53 @@ class Engine:
             "async_scheduling": config.scheduler_config.async_scheduling,
             "environment": self.environment,
         }
+
+
+def completion(where: str, output, prompt: list[int], parameters) -> Completion:
+    """What vLLM's `output` says, after checking that it answers the request.
+
+    Raises EngineError, which begins with `where`.
+    """
+    result = output.outputs[0] if output.outputs else None
+    if output.prompt_token_ids != prompt:
+        raise EngineError(f"{where} came back with the prompt of another request")
+    if result is None or not result.token_ids:
+        raise EngineError(f"{where} returned no tokens")
+    if result.finish_reason not in FINISHED:
+        raise EngineError(f"{where} did not finish: finish_reason {result.finish_reason!r}")
+    facts = dict(output.kv_transfer_params)
+    if facts.pop("undefined"):
+        raise EngineError(
+            f"{where}: the model computed NaN logits, so that its tokens mean nothing; check the "
+            "checkpoint and engine.dtype"
+        )
+    logprobs = None
+    if parameters.logprobs is not None:
+        logprobs = _logprobs(where, result, parameters.logprobs)
+    return Completion(
+        list(result.token_ids), result.finish_reason, logprobs, output.num_cached_tokens, **facts
+    )
+
+
+def _logprobs(where: str, result, asked: int) -> list[dict[int, float]]:
+    """Token id -> logprob of each position: the sampled token's and the `asked` largest."""
+    positions = [
+        {token: entry.logprob for token, entry in position.items()}
+        for position in result.logprobs or []
+    ]
+    if len(positions) != len(result.token_ids):
+        raise EngineError(
+            f"{where} returned {len(result.token_ids)} tokens and logprobs of {len(positions)}"
+        )
+    for index, (token, position) in enumerate(zip(result.token_ids, positions, strict=True)):
+        if token not in position or len(position) < asked:
+            raise EngineError(
+                f"{where}, token {index}: {len(position)} logprobs came back, not those of the "
+                f"sampled token and of the {asked} most probable"
+            )
+        if not all(map(math.isfinite, position.values())):
+            raise EngineError(f"{where}, token {index}: a logprob is not finite: {position}")
+    return positions
 
 
 def software_versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ from replay.datasets import load_problems
 from replay.grading import GRADERS, Answer, grade, graders_of
 from replay.prompts import load_tokenizer
 from replay.protocol import ARMS, PASSES, PROBE, pivot_key
-from replay.storage import read_jsonl, write_jsonl
+from replay.storage import StoredFileError, check_folder, read_jsonl, seal_folder, write_jsonl
 
 
 def grade_solution(
@@ -55,9 +55,15 @@ def grade_pass(
         if row["k"] == PROBE:
             continue
         problem, rollout = row["problem_id"], row["rollout"]
+        token = forced.get((problem, rollout, row["abs_pos"], row["arm"]))
+        if token is None or (problem, rollout) not in trunks:
+            raise StoredFileError(
+                f"problem {problem}, rollout {rollout}, position {row['abs_pos']}, arm "
+                f"{row['arm']}: a continuation of no pivot of these trunks; delete the passes and "
+                "rerun"
+            )
         trunk = trunks[problem, rollout]
         kept = trunk["token_ids"][: row["abs_pos"] - len(trunk["prompt_token_ids"])]
-        token = forced[problem, rollout, row["abs_pos"], row["arm"]]
         solution = decode([*kept, token, *row["token_ids"]])
         continuation = decode(row["token_ids"])
         identity = {name: row[name] for name in ("problem_id", "rollout", "abs_pos", "arm", "k")}
@@ -74,7 +80,14 @@ def run(
     model: Path | str,
     folder: Path | str,
 ) -> None:
-    """Grade the trunks and every pass of one shard: one file each in `folder`."""
+    """Grade the trunks and every pass of one shard: one file each in `folder`.
+
+    Raises StoredFileError when a file is not what was written, or the passes were made from other
+    trunks.
+    """
+    for trunks in trunk_folders:
+        check_folder(trunks)
+    check_folder(passes_folder, made_from=trunk_folders)
     tokenizer = load_tokenizer(model)
     problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
     golds = {problem.index: problem.answer for problem in problems}
@@ -98,3 +111,4 @@ def run(
             Path(folder) / f"{name}.jsonl",
             grade_pass(completions, trunks, forced, golds, decode, grading),
         )
+    seal_folder(folder, made_from=[*trunk_folders, passes_folder])

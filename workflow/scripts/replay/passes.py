@@ -1,5 +1,6 @@
 """The three replay passes: exact1, exact2 (the replica floor) and refeed (paper section 3.2)."""
 
+import math
 import time
 from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass
@@ -9,15 +10,15 @@ from typing import IO
 
 from replay.engine import Completion, Engine, software_versions
 from replay.job import progress
-from replay.kv_state import KVStateError, read_description
+from replay.kv_state import KVStateError, block_bytes, read_description, unique_blocks
 from replay.pivots import Pivot, select_pivots
 from replay.prompts import load_tokenizer
 from replay.protocol import ARMS, EXACT, PASSES, PROBE
 from replay.storage import (
     Workspace,
+    check_folder,
     distinct,
     publish_folder,
-    read_json,
     read_jsonl,
     sha256_file,
     write_json,
@@ -126,6 +127,43 @@ def check_context(works: list[Work], settings: dict) -> None:
         )
 
 
+def check_memory(works: list[Work], settings: dict) -> None:
+    """Refuse a KV cache that cannot hold a problem's trunks and one of its requests.
+
+    The size comes from the saved state, so that no engine is started for it. Raises KVStateError
+    naming the problem and the sizes in GiB: needed, and enough for nothing to be evicted while all
+    requests of a batch run at once.
+    """
+    for work in works:
+        gib, batch = settings["engine"]["kv_cache_gib"], settings["engine"]["max_num_seqs"]
+        state, size = read_description(work.kv_path), block_bytes(work.kv_path)
+        trunks = 1 + len(unique_blocks(state.sequences, state.block_size)[0])  # one is vLLM's own
+        own = _own_blocks(work.requests, settings["continuations"], state.block_size)
+        if size * (trunks + own[0]) > gib * 2**30:
+            raise KVStateError(
+                f"engine.kv_cache_gib is {gib}, but problem {work.problem_id}'s trunks "
+                f"({work.kv_path}) and one request take {_gib(size * (trunks + own[0]))}; with "
+                f"{_gib(size * (trunks + sum(own[:batch])))} all that run at once fit"
+            )
+
+
+def _own_blocks(requests: list[Request], sampling: dict, block_size: int) -> list[int]:
+    """Blocks that each request takes besides the restored ones, most first."""
+    sampled = max(sampling["max_tokens"], sampling["probe_tokens"])
+    return sorted(
+        (
+            math.ceil((len(request.prompt) + sampled) / block_size) - request.abs_pos // block_size
+            for request in requests
+        ),
+        reverse=True,
+    )
+
+
+def _gib(size: float) -> str:
+    """Bytes as GiB, rounded up."""
+    return f"{math.ceil(size / 2**30 * 1000) / 1000:.3f}"
+
+
 def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int], None]) -> dict:
     """Restore the state, run the exact passes on it, reset, run refeed.
 
@@ -143,6 +181,8 @@ def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int]
         started = time.monotonic()
         completions = engine.generate(prompts, parameters)
         result["seconds"][name] = time.monotonic() - started
+        if name in EXACT:
+            restored = engine.intact(work.kv_path, restored)
         result["passes"][name] = [
             _completion_row(work.problem_id, request, completion)
             | {"resumed": resumed(request, completion, restored, engine.block_size)}
@@ -161,7 +201,8 @@ def resumed(
     """Whether the request's blocks up to the pivot are the restored ones.
 
     A hit alone does not say so: after an eviction one request recomputes the prefix, and the next
-    hits that copy. `restored` maps token prefixes to block ids.
+    hits that copy. `restored` maps token prefixes to block ids, of blocks that are intact after
+    the pass.
     """
     ends = range(block_size, request.abs_pos + 1, block_size)
     expected = [restored.get(tuple(request.prompt[:end])) for end in ends]
@@ -209,6 +250,8 @@ def run(
     `trunk_folders` are those of `cohorts`, in the same order. A finished problem is a piece of
     the workspace and is not run again after a crash. With no pivot no engine starts.
     """
+    for trunks in trunk_folders:
+        check_folder(trunks)
     special = set(load_tokenizer(model).all_special_ids)
     works = [
         plan(rows, cohort, kv_file(trunks, rows[0]["problem_id"]), settings, special)
@@ -216,25 +259,25 @@ def run(
         for rows in rollouts_by_problem(trunks)
     ]
     check_context(works, settings)
+    busy = [work for work in works if work.requests]
+    check_memory(busy, settings)
     hashes = [sha256_file(Path(trunks) / "trunks.jsonl") for trunks in trunk_folders]
     workspace = Workspace(folder, [settings, code, cohorts, hashes, software_versions()])
-    busy = [work for work in works if work.requests]
-    kept = sum(_piece(workspace, work).exists() for work in busy)
+    kept = sum(workspace.has(_piece(work)) for work in busy)
     print(f"{kept} finished problems are kept, {len(busy) - kept} are to be run", flush=True)
     total = len(PASSES) * sum(len(work.requests) for work in busy)
     engine = None
     with progress(console, f"passes {Path(folder).parent.name}", total, "request") as bar:
         for work in busy:
-            piece = _piece(workspace, work)
-            if piece.exists():
+            if workspace.has(_piece(work)):
                 bar.update(len(PASSES) * len(work.requests))
                 continue
             engine = engine or Engine(model, settings["engine"])
             result = run_problem(engine, work, settings["continuations"], bar.update)
-            write_json(piece, result | {"engine": engine.facts()})
+            workspace.save(_piece(work), result | {"engine": engine.facts()})
     finished = workspace.path("finished")
     write_jsonl(finished / "pivots.jsonl", (pivot for work in works for pivot in work.pivots))
-    pieces = [read_json(_piece(workspace, work)) for work in busy]
+    pieces = [workspace.load(_piece(work)) for work in busy]
     for name in PASSES:
         rows = (row for piece in pieces for row in piece["passes"][name])
         write_jsonl(finished / f"{name}.jsonl", rows)
@@ -246,12 +289,11 @@ def run(
             for work, piece in zip(busy, pieces, strict=True)
         ],
     )
-    publish_folder(finished, folder)
-    workspace.clear()
+    publish_folder(finished, folder, made_from=trunk_folders)
 
 
-def _piece(workspace: Workspace, work: Work) -> Path:
-    return workspace.path(f"{work.problem_id}.json")
+def _piece(work: Work) -> str:
+    return f"{work.problem_id}.json"
 
 
 def rollouts_by_problem(trunk_folder: Path | str) -> list[list[dict]]:

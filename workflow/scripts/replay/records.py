@@ -5,15 +5,40 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from replay.protocol import ARMS, COMPARED, EXACT, PASSES, PROBE, REFERENCE, pivot_key
-from replay.storage import read_jsonl, write_json
+from replay.storage import StoredFileError, check_folder, read_jsonl, write_json
 
 
 def by_pivot(rows: Iterable[dict]) -> dict[tuple[int, int, int], dict[str, dict]]:
-    """Rows of one pass as pivot -> arm -> k -> row."""
+    """Rows of one pass as pivot -> arm -> k -> row; StoredFileError when one is there twice."""
     table: dict = defaultdict(lambda: {arm: {} for arm in ARMS})
     for row in rows:
-        table[pivot_key(row)][row["arm"]][row["k"]] = row
+        of_arm = table[pivot_key(row)][row["arm"]]
+        if row["k"] in of_arm:
+            raise StoredFileError(f"{_where(pivot_key(row), row['arm'])}: k={row['k']} twice")
+        of_arm[row["k"]] = row
     return table
+
+
+def check_complete(what: str, table: dict, pivots: Iterable[dict], wanted: set) -> None:
+    """`table` has a row for every pivot, arm and k of `wanted`, and no other (StoredFileError)."""
+    asked = {pivot_key(pivot) for pivot in pivots}
+    for key in asked | set(table):
+        found = {arm: set(table[key][arm]) if key in table else set() for arm in ARMS}
+        for arm, ks in found.items():
+            if ks != (wanted if key in asked else set()):
+                raise StoredFileError(
+                    f"{what}, {_where(key, arm)}: {_listed(ks)} are there, "
+                    f"{_listed(wanted if key in asked else ())} were asked for; delete the "
+                    "folder and rerun"
+                )
+
+
+def _where(key: tuple[int, int, int], arm: str) -> str:
+    return "problem {}, rollout {}, position {}, arm {}".format(*key, arm)
+
+
+def _listed(ks: Iterable) -> str:
+    return f"k={sorted(ks, key=str)}"
 
 
 def estimate(grades: dict[str, dict[int, dict]]) -> float:
@@ -126,6 +151,10 @@ def build(
     """The records file: `config`, `per_problem`, `pivots` (published field names, and more)."""
     raw = {name: by_pivot(rows) for name, rows in completions.items()}
     graded = {name: by_pivot(rows) for name, rows in grades.items()}
+    ks = set(range(settings["k"]))
+    for name in PASSES:
+        check_complete(f"pass {name}", raw[name], pivots, ks | {PROBE})
+        check_complete(f"grades of pass {name}", graded[name], pivots, ks)
     correct = {(row["problem_id"], row["rollout"]): row["reward"] for row in trunk_grades}
     rows = [
         record(
@@ -171,7 +200,14 @@ def run(
     grades_folders: list[str],
     output: Path | str,
 ) -> None:
-    """Write the records file of one configuration from all its shards."""
+    """Write the records file of one configuration from all its shards.
+
+    Raises StoredFileError when a file is not what was written, when the grades are of other passes,
+    and when a continuation that was asked for is missing or there twice.
+    """
+    for passes, grades in zip(passes_folders, grades_folders, strict=True):
+        check_folder(passes)
+        check_folder(grades, made_from=[passes])
 
     def rows(folders: list[str], name: str) -> list[dict]:
         return [row for folder in folders for row in read_jsonl(Path(folder) / f"{name}.jsonl")]

@@ -116,4 +116,3 @@ def run(
         looked_at = fixed(problems)
     publish_folder(finished, scan_folder)
     write_json(cohort_file, cohort_report(cohort, looked_at))
-    workspace.clear()

@@ -6,26 +6,55 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+SUMS = "SHA256SUMS"  # of a published folder, in the format of `sha256sum`
+KV_SUFFIX = ".safetensors"  # of KV state, which holds a sha256 a block
+
 
 class StoredFileError(ValueError):
-    """A file of this workflow that cannot be read as what it should be."""
+    """A file of this workflow that cannot be written, or is not what it should be."""
+
+
+def not_written(path: Path | str, error: Exception) -> str:
+    """What a user reads when the disk is full or the folder read-only."""
+    return (
+        f"{path}: cannot be written ({error}); make room or correct the permissions, then run the "
+        "same command: finished problems are kept"
+    )
 
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a path beside `path`; on success it replaces `path`, on failure it is removed."""
+    """Yield a path beside `path`; on success it replaces `path`, on failure it is removed.
+
+    A power cut leaves the old file or the new one. Raises StoredFileError where the operating
+    system refuses.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        _to_disk(partial)
         os.replace(partial, path)
+        _to_disk(path.parent)
+    except OSError as error:
+        raise StoredFileError(not_written(path, error)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -97,16 +126,16 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 class Workspace:
-    """Finished pieces of a long job, kept outside the declared outputs until the job is done.
+    """Finished pieces of a long job, kept outside the declared outputs until the run succeeded.
 
-    Snakemake deletes the outputs of a job that died. Pieces live in a folder named after a digest
-    of everything that determines them, so a rerun finds its own pieces and never another's. A
-    process that outlived its killed parent is waited for.
+    Snakemake deletes the outputs of a job that died, also of one that died after its last line.
+    Pieces live in a folder named after a digest of everything that determines them, so a rerun
+    finds its own pieces and never another's. A process that outlived its killed parent is waited
+    for. `clear_workspace` removes the folder.
     """
 
     def __init__(self, output: Path | str, determines: Any):
-        output = Path(output)
-        root = output.parent / f".{output.name}.unfinished"
+        root = _workspace(output)
         self.lock = lock_folder(root, wait=True)
         self.folder = root / digest(determines)[:16]
         self.folder.mkdir(exist_ok=True)
@@ -114,9 +143,34 @@ class Workspace:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def clear(self) -> None:
-        """Drop these pieces, and those that earlier settings of the same job left behind."""
-        shutil.rmtree(self.folder.parent)
+    def save(self, name: str, value: Any) -> None:
+        """Keep a finished piece, with a digest of it."""
+        write_json(self.path(name), {"sha256": digest(value), "value": value})
+
+    def load(self, name: str) -> Any:
+        """A kept piece; StoredFileError when it is not what was saved."""
+        piece = read_json(self.path(name))
+        if not isinstance(piece, dict) or digest(piece.get("value")) != piece.get("sha256"):
+            raise StoredFileError(
+                f"{self.path(name)}: damaged, its content is not what was saved; delete it and "
+                "rerun: the other finished problems are kept"
+            )
+        return piece["value"]
+
+    def has(self, name: str) -> bool:
+        """Whether a piece is kept; StoredFileError when it is damaged."""
+        return self.path(name).exists() and self.load(name) is not None
+
+
+def _workspace(output: Path | str) -> Path:
+    output = Path(output)
+    return output.parent / f".{output.name}.unfinished"
+
+
+def clear_workspace(output: Path | str) -> None:
+    """Drop the pieces of a job whose output is recorded as done, those of older settings too."""
+    if _workspace(output).exists():
+        shutil.rmtree(_workspace(output), ignore_errors=True)
 
 
 def link(source: Path, target: Path) -> None:
@@ -130,10 +184,57 @@ def link(source: Path, target: Path) -> None:
             shutil.copyfile(source, partial)
 
 
-def publish_folder(source: Path, destination: Path | str) -> None:
-    """Move a complete folder to its final place, replacing what is there."""
+def publish_folder(
+    source: Path, destination: Path | str, made_from: Iterable[Path | str] = ()
+) -> None:
+    """Seal a complete folder and move it to its final place, replacing what is there."""
     destination = Path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
+    _write_sums(source, destination, made_from)
     if destination.exists():
         shutil.rmtree(destination)
     os.replace(source, destination)
+    _to_disk(destination.parent)
+
+
+def seal_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> None:
+    """Write the sums of a folder's files and of the sealed folders that it was made from."""
+    _write_sums(Path(folder), Path(folder), made_from)
+
+
+def _write_sums(folder: Path, at: Path, made_from: Iterable[Path | str]) -> None:
+    sums = {
+        file.name: file
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.suffix != KV_SUFFIX and file.name != SUMS
+    }
+    sums |= {os.path.relpath(Path(origin) / SUMS, at): Path(origin) / SUMS for origin in made_from}
+    lines = (f"{sha256_file(file)}  {name}\n" for name, file in sums.items())
+    write_text(folder / SUMS, "".join(lines))
+
+
+def check_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> None:
+    """Every file of a sealed folder is what was written, and was made from what `made_from` holds.
+
+    Raises StoredFileError naming the file. KV state is checked when it is restored.
+    """
+    folder = Path(folder)
+    remedy = f"delete {folder} and rerun"
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise StoredFileError(f"{folder / SUMS}: not readable ({error}); {remedy}") from error
+    for name, expected in sums.items():
+        if not name.startswith(".."):
+            _check_sum(folder / name, expected, f"is not what was written; {remedy}")
+    for origin in made_from:
+        sealed = Path(origin) / SUMS
+        expected = sums.get(os.path.relpath(sealed, folder), "")
+        _check_sum(sealed, expected, f"{folder} was made from other files; {remedy}")
+
+
+def _check_sum(file: Path, expected: str, what: str) -> None:
+    found = sha256_file(file) if file.exists() else "missing"
+    if found != expected:
+        raise StoredFileError(f"{file}: {what}")
