@@ -63,32 +63,43 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write JSON with a fixed layout; NaN and infinities are refused (ValueError)."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Write JSON with a fixed layout; NaN and infinities are refused (StoredFileError)."""
+    write_text(path, _json(path, value, indent=1) + "\n")
+
+
+def _json(where: Path | str, value: Any, **layout: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError as error:
+        raise StoredFileError(f"{where}: NaN or an infinity is no result ({error})") from error
 
 
 def read_json(path: Path | str) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refused)
     except ValueError as error:
         raise StoredFileError(f"{path}: not valid JSON ({error}); delete it and rerun") from error
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict]) -> None:
     with atomic_path(path) as partial, partial.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+        for number, row in enumerate(rows, start=1):
+            file.write(_json(f"{path}, line {number}", row, separators=(",", ":")) + "\n")
 
 
 def read_jsonl(path: Path | str) -> Iterator[dict]:
     with Path(path).open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield json.loads(line)
+                yield json.loads(line, parse_constant=_refused)
             except ValueError as error:
                 raise StoredFileError(
                     f"{path}, line {number}: not valid JSON ({error}); delete the file and rerun"
                 ) from error
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no result")
 
 
 def sha256_file(path: Path | str) -> str:
