@@ -1,15 +1,17 @@
 """Real vLLM on the CPU: restored state, seeds, resets, numerics, and the engine's own process."""
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from safetensors.torch import save_file
 
 from replay.datasets import Problem
 from replay.engine import Engine, EngineError
 from replay.invariance import Size, check_engine, verdict
-from replay.kv_state import KVStateError, describe
+from replay.kv_state import KVStateError, block_bytes, describe
 from replay.passes import plan, run_problem
 from replay.prompts import load_tokenizer
 from replay.protocol import PASSES, PROBE
@@ -248,6 +250,123 @@ def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_block_restored_wrongly_is_found_and_never_hit(stock, monkeypatch):
+    def wrong(worker):
+        """The worker's cache, as if it did not hold what was written to it."""
+        inner = worker.worker
+        read = inner.read_kv_blocks
+        inner.read_kv_blocks = lambda ids: [layer + 1 for layer in read(ids)]
+
+    def right(worker):
+        del worker.worker.read_kv_blocks
+
+    stock.engine.llm.collective_rpc(wrong)
+    with pytest.raises(KVStateError, match="the cache does not hold what was restored: block 0"):
+        stock.engine.restore_kv(stock.work.kv_path)
+    stock.engine.llm.collective_rpc(right)
+    prompts, parameters = requests(stock)
+    (completion,) = stock.engine.generate(prompts[:1], parameters[:1])
+    assert completion.num_cached_tokens == 0
+
+
+def run_disturbed(stock, monkeypatch, before=None, after=None):
+    """The passes of `stock`, with something done before or after each batch of the engine."""
+    generate = stock.engine.generate
+
+    def disturbed(prompts, parameters):
+        held = before() if before else None
+        completions = generate(prompts, parameters)
+        if after:
+            after(held)
+        return completions
+
+    monkeypatch.setattr(stock.engine, "generate", disturbed)
+    return run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
+
+
+def test_a_pass_whose_blocks_were_overwritten_does_not_count_as_resumed(stock, monkeypatch):
+    """Every request hit its blocks, and nothing says what they held by then."""
+    overwrite = ("fill_kv_cache", None, (3.0,))
+    rows = run_disturbed(
+        stock, monkeypatch, after=lambda _: stock.engine.llm.collective_rpc(*overwrite)
+    )
+    assert all(row["num_cached_tokens"] > 0 for row in rows["exact1"])
+    assert not any(row["resumed"] for name in ("exact1", "exact2") for row in rows[name])
+
+
+@pytest.fixture
+def tight(stock):
+    """Takes blocks away until only some are free, and gives them back."""
+    scheduler = stock.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
+    return SimpleNamespace(
+        take=lambda free: pool.get_new_blocks(pool.get_num_free_blocks() - free),
+        give_back=pool.free_blocks,
+    )
+
+
+def test_a_preempted_trunk_is_refused_with_the_size_that_it_needs(
+    stock, sessions, tight, tmp_path, monkeypatch
+):
+    settings = SETTINGS | {"engine": stock.engine.settings}
+    generator = TrunkGenerator(Workspace(tmp_path / "out", "x"), sessions.checkpoint, settings)
+    generator.engine, generate = stock.engine, stock.engine.generate
+
+    def cramped(prompts, parameters):
+        held = tight.take(free=16)
+        try:
+            return generate(prompts, parameters)
+        finally:
+            tight.give_back(held)
+
+    monkeypatch.setattr(stock.engine, "generate", cramped)
+    with pytest.raises(EngineError, match=r"preempted, .*engine\.kv_cache_gib, with 0\.0\d\d none"):
+        generator.rollouts(PROBLEM)
+    assert not list(tmp_path.rglob("*.json")) and not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_preemption_and_eviction_in_a_pass_are_recorded(stock, tight, monkeypatch):
+    rows = run_disturbed(
+        stock, monkeypatch, before=lambda: tight.take(free=24), after=tight.give_back
+    )
+    assert any(row["preemptions"] or not row["resumed"] for row in rows["exact1"])
+    undisturbed = run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
+    assert all(row["resumed"] and not row["preemptions"] for row in undisturbed["exact1"])
+
+
+def test_an_output_that_is_missing_is_an_error(stock, monkeypatch):
+    generate = stock.engine.llm.generate
+    prompts, parameters = requests(stock)
+    monkeypatch.setattr(stock.engine.llm, "generate", lambda *a, **k: generate(*a, **k)[:-1])
+    with pytest.raises(EngineError, match=f"{len(prompts)} requests went in, {len(prompts) - 1}"):
+        stock.engine.generate(prompts, parameters)
+    monkeypatch.setattr(stock.engine.llm, "generate", lambda *a, **k: generate(*a, **k)[::-1])
+    with pytest.raises(EngineError, match=r"request 1 of \d+ came back with the prompt of another"):
+        stock.engine.generate(prompts, parameters)
+
+
+def test_nan_logits_are_an_error_and_no_tokens(stock):
+    """Sampled continuations carry no logprobs that would show it."""
+    prompts, parameters = requests(stock)
+    stock.engine.restore_kv(stock.work.kv_path)
+    stock.engine.llm.collective_rpc("fill_kv_cache", args=(float("nan"),))
+    try:
+        assert parameters[0].logprobs is None
+        with pytest.raises(EngineError, match="request 1 of 1: the model computed NaN logits"):
+            stock.engine.generate(prompts[:1], parameters[:1])
+    finally:
+        stock.engine.reset()
+        stock.engine.llm.collective_rpc("fill_kv_cache", args=(0.0,))
+
+
+def test_the_size_of_a_cache_is_what_the_state_file_says(stock):
+    """By which a cache too small for the trunks is found before an engine starts."""
+    size = block_bytes(stock.work.kv_path)
+    assert stock.engine.settings["kv_cache_gib"] * 2**30 // size == (
+        stock.engine.cache_config.num_gpu_blocks
+    )
+
+
 def test_facts_of_a_stock_engine(stock):
     facts = stock.engine.facts()
     assert facts["vllm"] == "0.22.1" and facts["attention_backend"] == "CPU_ATTN"
@@ -333,6 +452,26 @@ def test_too_small_a_cache_is_said_by_the_engine_core_process_too(engine_core, t
     check_that_it_does_not_fit(engine_core.engine, tmp_path / "kv.safetensors")
 
 
+def kill_amid_a_batch(session, name):
+    """kill -9 of the process of the engine so named, while it computes; it is not started again."""
+    processes = psutil.Process().children(recursive=True)
+    (process,) = (p for p in processes if p.name().startswith(name))
+    sampled = session.engine.sampled
+    parameters = [sampled(temperature=1.0, top_p=1.0, max_tokens=300, seed=i) for i in range(16)]
+    prompts = [session.work.requests[0].prompt] * len(parameters)
+    killer = threading.Timer(1.0, process.kill)
+    killer.start()
+    try:
+        with pytest.raises(EngineError, match="failed during a batch of 16 requests .*are kept"):
+            session.engine.generate(prompts, parameters)
+    finally:
+        killer.join()
+
+
+def test_an_engine_core_process_that_dies_ends_the_job(engine_core):
+    kill_amid_a_batch(engine_core, "VLLM::Engine")
+
+
 def test_facts_of_a_batch_invariant_engine(invariant):
     facts = invariant.engine.facts()
     assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
@@ -354,3 +493,7 @@ def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
     )
     assert len(exact1) >= 6
     assert exact1 == exact2 == refeed
+
+
+def test_a_worker_that_dies_ends_the_job(invariant):
+    kill_amid_a_batch(invariant, "VLLM::Worker")

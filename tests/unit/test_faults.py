@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -190,6 +191,21 @@ def test_a_damaged_piece_is_named_and_not_used(tmp_path):
     write_json(path, [17, 4])
     with pytest.raises(StoredFileError, match=r"3\.json: damaged"):
         workspace.has("3.json")
+
+
+def test_a_process_that_outlived_its_parent_is_awaited(tmp_path, capsys):
+    """It may finish pieces, and publish, as long as it holds the lock."""
+    first = Workspace(tmp_path / "shard", "x")
+
+    def end():
+        first.save("3.json", "done")
+        first.lock.close()
+
+    timer = threading.Timer(0.2, end)
+    timer.start()
+    assert Workspace(tmp_path / "shard", "x").load("3.json") == "done"
+    timer.join()
+    assert "another process is at work on this, its end is awaited" in capsys.readouterr().out
 
 
 # A shard from trunks to records, as the rules make it, without an engine.

@@ -147,7 +147,11 @@ class Workspace:
 
     def __init__(self, output: Path | str, determines: Any):
         root = _workspace(output)
-        self.lock = lock_folder(root, wait=True)
+        try:
+            self.lock = lock_folder(root)
+        except BlockingIOError:
+            print(f"{root}: another process is at work on this, its end is awaited", flush=True)
+            self.lock = lock_folder(root, wait=True)
         self.folder = root / digest(determines)[:16]
         self.folder.mkdir(exist_ok=True)
 
