@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -298,6 +299,33 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     assert planned["passes"] == planned["records"] == planned["analyze"] == 1
     assert planned["trunks"] == planned["screen"] == 1
     assert not (SHOWN | {"browser", "check_invariance"}) & set(planned)
+
+
+def set_time(folder, seconds):
+    """The time of a folder as Snakemake reads it, relative to now."""
+    for path in (folder, folder / ".snakemake_timestamp"):
+        os.utime(path, (time.time() + seconds,) * 2)
+
+
+def test_a_clock_that_jumps_costs_a_job_at_most(finished):
+    """Set back between two jobs, files from the future; set forward, files that look too old."""
+    tiny, results = (finished.folder / "results" / name for name in ("tiny", "clock"))
+    for part in ("screen", "trunks", "passes"):
+        shutil.copytree(tiny / part, results / part)
+    grades, passes = (results / part / "main" / "0-of-1" for part in ("grades", "passes"))
+    (trunks,) = results.glob("trunks/primary_*_stock_*/0-of-1")
+    command = [str(grades.relative_to(finished.folder)), "--rerun-triggers", "mtime"]
+    config = finished.configure(run="clock")
+    set_time(passes, 3600)
+    output = finished.snakemake(*command, config=config, ok=False)
+    assert re.search(r"Output results/clock/grades/.* has older modification time .*clock", output)
+    assert not grades.exists()
+    set_time(passes, 0)
+    finished.snakemake(*command, config=config)
+    for name in ("exact1.jsonl", "SHA256SUMS"):
+        assert (grades / name).read_bytes() == (tiny / "grades/main/0-of-1" / name).read_bytes()
+    set_time(trunks, 3600)
+    assert finished.planned(*command, config=config) == {"passes": 1, "grade": 1}
 
 
 KILLS, SEED = int(os.environ.get("KILLS", 3)), int(os.environ.get("SEED", 1))

@@ -160,3 +160,10 @@ def test_a_truncated_trunk_is_its_own_outcome(reason, outcome):
     row = {"problem_id": 3, "rollout": 0, "text": "So it is 4", "finish_reason": reason}
     (graded,) = grade_trunks([row], {3: 4.0}, GRADING)
     assert graded["outcome"] == outcome
+
+
+def test_an_empty_text_is_unparsed():
+    row = {"problem_id": 3, "rollout": 0, "text": "", "finish_reason": "stop"}
+    (graded,) = grade_trunks([row], {3: 4.0}, GRADING)
+    assert (graded["outcome"], graded["reward"]) == ("unparsed", 0)
+    assert set(graded["outcomes"].values()) == {"unparsed"}
