@@ -172,6 +172,7 @@ def test_a_results_folder_that_is_a_link_to_another_file_system(tmp_path):
         workspace = Workspace(results / "shard", "x")
         link(tmp_path / "here.json", workspace.path("finished") / "a.json")
         for _ in range(2):
+            seal_folder(workspace.path("finished"))
             publish_folder(workspace.path("finished"), results / "shard")
             check_folder(results / "shard")
             link(tmp_path / "here.json", workspace.path("finished") / "a.json")
@@ -339,11 +340,19 @@ def gone(path):
     path.unlink()
 
 
+def not_in_sums(path):
+    lines = (path.parent / SUMS).read_text().splitlines(keepends=True)
+    (path.parent / SUMS).write_text("".join(line for line in lines if path.name not in line))
+
+
 def no_sums(path):
     (path.parent / SUMS).unlink()
 
 
-@pytest.mark.parametrize("damage", [last_line_gone, cut_off, line_twice, flipped, gone, no_sums])
+DAMAGES = [last_line_gone, cut_off, line_twice, flipped, gone, not_in_sums, no_sums]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_of_trunks_is_named_by_what_reads_it(shard, damage):
     damage(shard.trunks / "trunks.jsonl")
     name = SUMS if damage is no_sums else r"trunks\.jsonl"
@@ -352,7 +361,7 @@ def test_a_damaged_file_of_trunks_is_named_by_what_reads_it(shard, damage):
             read()
 
 
-@pytest.mark.parametrize("damage", [last_line_gone, cut_off, line_twice, flipped, gone, no_sums])
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", PASSES)
 def test_a_damaged_file_of_a_pass_is_named_by_what_reads_it(shard, damage, name):
     damage(shard.passes / f"{name}.jsonl")

@@ -20,6 +20,7 @@ from replay.storage import (
     distinct,
     publish_folder,
     read_jsonl,
+    seal_folder,
     sha256_file,
     write_json,
     write_jsonl,
@@ -289,7 +290,8 @@ def run(
             for work, piece in zip(busy, pieces, strict=True)
         ],
     )
-    publish_folder(finished, folder, made_from=trunk_folders)
+    seal_folder(finished, made_from=trunk_folders, final=folder)
+    publish_folder(finished, folder)
 
 
 def _piece(work: Work) -> str:

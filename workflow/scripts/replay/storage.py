@@ -199,33 +199,42 @@ def link(source: Path, target: Path) -> None:
             shutil.copyfile(source, partial)
 
 
-def publish_folder(
-    source: Path, destination: Path | str, made_from: Iterable[Path | str] = ()
-) -> None:
-    """Seal a complete folder and move it to its final place, replacing what is there."""
+def publish_folder(source: Path, destination: Path | str) -> None:
+    """Move a complete folder to its final place, replacing what is there."""
     destination = Path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    _write_sums(source, destination, made_from)
     if destination.exists():
         shutil.rmtree(destination)
     os.replace(source, destination)
     _to_disk(destination.parent)
 
 
-def seal_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> None:
-    """Write the sums of a folder's files and of the sealed folders that it was made from."""
-    _write_sums(Path(folder), Path(folder), made_from)
+def seal_folder(
+    folder: Path | str, made_from: Iterable[Path | str] = (), final: Path | str | None = None
+) -> None:
+    """Write the sums of a folder's files and of the sealed folders that it was made from.
 
-
-def _write_sums(folder: Path, at: Path, made_from: Iterable[Path | str]) -> None:
-    sums = {
-        file.name: file
-        for file in sorted(folder.iterdir())
-        if file.is_file() and file.suffix != KV_SUFFIX and file.name != SUMS
-    }
-    sums |= {os.path.relpath(Path(origin) / SUMS, at): Path(origin) / SUMS for origin in made_from}
+    These are named as seen from `final`, where the folder will be published.
+    """
+    folder = Path(folder)
+    sums = {name: folder / name for name in _sealed_names(folder)}
+    for origin in made_from:
+        sealed = Path(origin) / SUMS
+        sums[os.path.relpath(sealed, final or folder)] = sealed
     lines = (f"{sha256_file(file)}  {name}\n" for name, file in sums.items())
     write_text(folder / SUMS, "".join(lines))
+
+
+def _sealed_names(folder: Path) -> list[str]:
+    """Not KV state, nor what Snakemake leaves in a folder."""
+    return sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.is_file()
+        and not file.name.startswith(".")
+        and file.suffix != KV_SUFFIX
+        and file.name != SUMS
+    )
 
 
 def check_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> None:
@@ -240,6 +249,9 @@ def check_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> No
         sums = {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise StoredFileError(f"{folder / SUMS}: not readable ({error}); {remedy}") from error
+    for name in _sealed_names(folder):
+        if name not in sums:
+            raise StoredFileError(f"{folder / name}: not in {SUMS}; {remedy}")
     for name, expected in sums.items():
         if not name.startswith(".."):
             _check_sum(folder / name, expected, f"is not what was written; {remedy}")

@@ -18,6 +18,7 @@ from replay.storage import (
     link,
     publish_folder,
     read_json,
+    seal_folder,
     sha256_file,
     write_json,
     write_jsonl,
@@ -204,6 +205,7 @@ def run(
     write_json(finished / "engine.json", distinct(piece["engine"] for piece in pieces))
     for problem in wanted:
         link_state(generator.kv_piece(problem.index), kv_file(finished, problem.index))
+    seal_folder(finished)
     publish_folder(finished, folder)
 
 
