@@ -410,7 +410,10 @@ def sealed_again(shard, name, rows):
     [
         (lambda rows: rows[:-1], r"pass refeed, problem 1, rollout 1, position 16, arm alt: k=\[0"),
         (lambda rows: rows[1:], r"pass refeed, problem 0, rollout 0, position 16, arm actual"),
-        (lambda rows: [*rows, rows[0]], r"problem 0, .*arm actual: k=0 twice"),
+        (
+            lambda rows: [*rows, rows[0]],
+            r"pass refeed, .*arm actual: k=0 is there twice",
+        ),
         (lambda rows: [*rows, rows[0] | {"k": 2}], r"k=\[0, 1, 2, 'greedy'\] are there"),
         (lambda rows: [r for r in rows if r["problem_id"] == 0], "pass refeed, problem 1"),
         (lambda rows: [], r"k=\[\] are there, k=\[0, 1, 'greedy'\] were asked for"),
@@ -491,3 +494,14 @@ def test_no_file_holds_a_number_that_is_none(tmp_path, number):
         read_json(path)
     with pytest.raises(StoredFileError, match=r"a, line 1: not valid JSON \(.* is no result\)"):
         list(read_jsonl(path))
+
+
+def test_an_engine_that_fails_in_a_pass_says_of_which_problem(shard, monkeypatch):
+    class Failing(Echo):
+        def generate(self, prompts, parameters):
+            raise engine.EngineError("request 1 of 3 returned no tokens")
+
+    monkeypatch.setattr(passes, "Engine", Failing)
+    more = SETTINGS | {"continuations": SETTINGS["continuations"] | {"k": 3}}
+    with pytest.raises(engine.EngineError, match="problem 0, pass exact1: request 1 of 3 returned"):
+        shard.run_passes(more)

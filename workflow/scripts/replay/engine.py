@@ -9,7 +9,8 @@ variables that it reads once.
 import math
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,15 @@ INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
 
 class EngineError(RuntimeError):
     """The engine cannot be started as configured, or did not do what was asked of it."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put `where` in front of what an EngineError says."""
+    try:
+        yield
+    except EngineError as error:
+        raise EngineError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,7 @@ class KVWorkerExtension:
         """Rows of the file whose block, restored to `block_ids`, the cache no longer holds."""
         _, expected = read_blocks(rank_file(path, self.rank))
         found = block_digests(self.read_kv_blocks(block_ids))
-        return [
-            row for row, pair in enumerate(zip(found, expected, strict=True)) if len({*pair}) > 1
-        ]
+        return [row for row in range(len(expected)) if found[row] != expected[row]]
 
     def fill_kv_cache(self, value: float) -> None:
         """Overwrite the whole cache, so that a test can prove that nothing resident is left."""

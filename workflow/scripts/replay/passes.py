@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from replay.engine import Completion, Engine, software_versions
+from replay.engine import Completion, Engine, located, software_versions
 from replay.job import progress
 from replay.kv_state import KVStateError, block_bytes, read_description, unique_blocks
 from replay.pivots import Pivot, select_pivots
@@ -180,7 +180,8 @@ def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int]
             engine.reset()
             restored = {}
         started = time.monotonic()
-        completions = engine.generate(prompts, parameters)
+        with located(f"problem {work.problem_id}, pass {name}"):
+            completions = engine.generate(prompts, parameters)
         result["seconds"][name] = time.monotonic() - started
         if name in EXACT:
             restored = engine.intact(work.kv_path, restored)

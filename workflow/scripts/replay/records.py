@@ -8,13 +8,18 @@ from replay.protocol import ARMS, COMPARED, EXACT, PASSES, PROBE, REFERENCE, piv
 from replay.storage import StoredFileError, check_folder, read_jsonl, write_json
 
 
-def by_pivot(rows: Iterable[dict]) -> dict[tuple[int, int, int], dict[str, dict]]:
+def by_pivot(
+    rows: Iterable[dict], what: str = "pass"
+) -> dict[tuple[int, int, int], dict[str, dict]]:
     """Rows of one pass as pivot -> arm -> k -> row; StoredFileError when one is there twice."""
     table: dict = defaultdict(lambda: {arm: {} for arm in ARMS})
     for row in rows:
         of_arm = table[pivot_key(row)][row["arm"]]
         if row["k"] in of_arm:
-            raise StoredFileError(f"{_where(pivot_key(row), row['arm'])}: k={row['k']} twice")
+            raise StoredFileError(
+                f"{what}, {_where(pivot_key(row), row['arm'])}: k={row['k']} is there twice; "
+                "delete the folder and rerun"
+            )
         of_arm[row["k"]] = row
     return table
 
@@ -149,8 +154,8 @@ def build(
     grades: dict[str, Iterable[dict]],
 ) -> dict:
     """The records file: `config`, `per_problem`, `pivots` (published field names, and more)."""
-    raw = {name: by_pivot(rows) for name, rows in completions.items()}
-    graded = {name: by_pivot(rows) for name, rows in grades.items()}
+    raw = {name: by_pivot(rows, f"pass {name}") for name, rows in completions.items()}
+    graded = {name: by_pivot(rows, f"grades of pass {name}") for name, rows in grades.items()}
     ks = set(range(settings["k"]))
     for name in PASSES:
         check_complete(f"pass {name}", raw[name], pivots, ks | {PROBE})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from replay.datasets import Problem, answer_kind, load_problems
-from replay.engine import Completion, Engine, EngineError, software_versions
+from replay.engine import Completion, Engine, EngineError, located, software_versions
 from replay.job import progress
 from replay.kv_state import link_state, unique_blocks
 from replay.models import context_limit
@@ -116,7 +116,8 @@ class TrunkGenerator:
             for seed in seeds
         ]
         engine.reset()
-        completions = engine.generate([prompt] * len(seeds), parameters)
+        with located(f"problem {problem.index}, trunks"):
+            completions = engine.generate([prompt] * len(seeds), parameters)
         if any(completion.preemptions for completion in completions):
             longest = len(prompt) + sampling["max_tokens"]
             most = len(seeds) * math.ceil(longest / engine.block_size) + 1  # vLLM keeps one
