@@ -241,8 +241,8 @@ class Echo:
     def restore_kv(self, path):
         return {}
 
-    def intact(self, path, restored):
-        return restored
+    def contents(self, blocks):
+        return blocks
 
     def reset(self):
         pass

@@ -321,16 +321,12 @@ class Engine:
         prefixes, _ = kv_state.unique_blocks(state.sequences, state.block_size)
         return dict(zip(prefixes, block_ids, strict=True))
 
-    def intact(self, path: Path, restored: dict[tuple[int, ...], int]) -> dict:
-        """The part of what `restore_kv` returned that the cache still holds, bit for bit."""
-        arguments = (list(restored.values()), str(path))
-        ranks = self.llm.collective_rpc("changed_kv_blocks", args=arguments)
-        changed = set().union(*ranks)
-        return {
-            prefix: block
-            for row, (prefix, block) in enumerate(restored.items())
-            if row not in changed
-        }
+    def contents(self, blocks: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], tuple]:
+        """Digests of what blocks, named by token prefixes, hold now, one a rank."""
+        if not blocks:
+            return {}
+        ranks = self.llm.collective_rpc("digest_kv_blocks", args=(list(blocks.values()),))
+        return dict(zip(blocks, zip(*ranks, strict=True), strict=True))
 
     def close(self) -> None:
         """Stop the workers, free their memory and give the devices back."""

@@ -175,6 +175,7 @@ def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int]
     parameters = [_parameters(engine, request, sampling) for request in work.requests]
     result: dict = {"passes": {}, "seconds": {}}
     restored = engine.restore_kv(work.kv_path)
+    contents = engine.contents(restored)
     for name in PASSES:
         if name not in EXACT:
             engine.reset()
@@ -183,8 +184,8 @@ def run_problem(engine: Engine, work: Work, sampling: dict, tick: Callable[[int]
         with located(f"problem {work.problem_id}, pass {name}"):
             completions = engine.generate(prompts, parameters)
         result["seconds"][name] = time.monotonic() - started
-        if name in EXACT:
-            restored = engine.intact(work.kv_path, restored)
+        after = engine.contents(restored)
+        restored = {p: block for p, block in restored.items() if after[p] == contents[p]}
         result["passes"][name] = [
             _completion_row(work.problem_id, request, completion)
             | {"resumed": resumed(request, completion, restored, engine.block_size)}
