@@ -375,14 +375,23 @@ def test_passes_of_other_trunks_are_not_graded(shard):
     rows = [row | {"seed": 2} for row in TRUNKS]
     write_jsonl(shard.trunks / "trunks.jsonl", rows)
     seal_folder(shard.trunks)
-    with pytest.raises(StoredFileError, match=r"passes/0-of-1 was made from other files"):
+    with pytest.raises(StoredFileError, match=r"passes/0-of-1: was made from other files"):
         shard.run_grades()
+
+
+def test_passes_of_a_shard_that_is_not_graded_with_them_are_refused(shard):
+    """And those that do not say what they were made from."""
+    other = shutil.copytree(shard.trunks, shard.trunks.with_name("1-of-2"))
+    for origins in ([other], []):
+        seal_folder(shard.passes, made_from=origins)
+        with pytest.raises(StoredFileError, match=r"passes/0-of-1: was made from other files"):
+            shard.run_grades()
 
 
 def test_grades_of_other_passes_make_no_records(shard):
     write_json(shard.passes / "seconds.json", [])
     seal_folder(shard.passes, made_from=[shard.trunks])
-    with pytest.raises(StoredFileError, match=r"grades/0-of-1 was made from other files"):
+    with pytest.raises(StoredFileError, match=r"grades/0-of-1: was made from other files"):
         shard.run_records()
 
 
@@ -390,12 +399,12 @@ def test_the_sums_can_be_checked_by_hand(shard):
     """Also those of the folders that it was made from."""
     if not shutil.which("sha256sum"):
         pytest.skip("no sha256sum on this machine")
-    command = ["sha256sum", "-c", SUMS]
-    result = subprocess.run(command, cwd=shard.grades, capture_output=True, text=True)
-    assert result.returncode == 0
-    assert "exact1.jsonl: OK" in result.stdout
-    assert f"../../passes/0-of-1/{SUMS}: OK" in result.stdout
-    assert f"../../trunks/s/0-of-1/{SUMS}: OK" in result.stdout
+    for folder, origin in ((shard.grades, "passes/0-of-1"), (shard.passes, "trunks/s/0-of-1")):
+        command = ["sha256sum", "-c", SUMS]
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert result.returncode == 0
+        assert "exact1.jsonl: OK" in result.stdout
+        assert f"../../{origin}/{SUMS}: OK" in result.stdout
 
 
 def sealed_again(shard, name, rows):
@@ -435,7 +444,7 @@ def test_a_pass_of_another_problem_is_not_graded(shard, change):
 def test_missing_grades_are_no_smaller_mean(shard):
     path = shard.grades / "exact1.jsonl"
     last_line_gone(path)
-    seal_folder(shard.grades, made_from=[shard.trunks, shard.passes])
+    seal_folder(shard.grades, made_from=[shard.passes])
     with pytest.raises(StoredFileError, match=r"grades of pass exact1, .*k=\[0\] are there"):
         shard.run_records()
 

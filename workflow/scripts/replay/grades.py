@@ -111,4 +111,4 @@ def run(
             Path(folder) / f"{name}.jsonl",
             grade_pass(completions, trunks, forced, golds, decode, grading),
         )
-    seal_folder(folder, made_from=[*trunk_folders, passes_folder])
+    seal_folder(folder, made_from=[passes_folder])

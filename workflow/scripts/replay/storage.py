@@ -237,8 +237,8 @@ def _sealed_names(folder: Path) -> list[str]:
     )
 
 
-def check_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> None:
-    """Every file of a sealed folder is what was written, and was made from what `made_from` holds.
+def check_folder(folder: Path | str, made_from: Iterable[Path | str] | None = None) -> None:
+    """Every file of a sealed folder is what was written; what it was made from is in `made_from`.
 
     Raises StoredFileError naming the file. KV state is checked when it is restored.
     """
@@ -249,19 +249,16 @@ def check_folder(folder: Path | str, made_from: Iterable[Path | str] = ()) -> No
         sums = {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise StoredFileError(f"{folder / SUMS}: not readable ({error}); {remedy}") from error
-    for name in _sealed_names(folder):
-        if name not in sums:
-            raise StoredFileError(f"{folder / name}: not in {SUMS}; {remedy}")
-    for name, expected in sums.items():
-        if not name.startswith(".."):
-            _check_sum(folder / name, expected, f"is not what was written; {remedy}")
-    for origin in made_from:
-        sealed = Path(origin) / SUMS
-        expected = sums.get(os.path.relpath(sealed, folder), "")
-        _check_sum(sealed, expected, f"{folder} was made from other files; {remedy}")
+    origins = {name for name in sums if name.startswith("..")}
+    for name in {*_sealed_names(folder), *sums} - origins:
+        if _sum(folder / name) != sums.get(name):
+            raise StoredFileError(f"{folder / name}: is not what was written; {remedy}")
+    if made_from is None:
+        return
+    known = {os.path.relpath(Path(origin) / SUMS, folder) for origin in made_from}
+    if not origins or not all(n in known and _sum(folder / n) == sums[n] for n in origins):
+        raise StoredFileError(f"{folder}: was made from other files than are there; {remedy}")
 
 
-def _check_sum(file: Path, expected: str, what: str) -> None:
-    found = sha256_file(file) if file.exists() else "missing"
-    if found != expected:
-        raise StoredFileError(f"{file}: {what}")
+def _sum(file: Path) -> str | None:
+    return sha256_file(file) if file.exists() else None
