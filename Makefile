@@ -2,6 +2,7 @@
 # make test   set-up where missing, then all tests
 PYTHON ?= python3
 CORES ?= 1
+PLANS := tests/integration/test_plans.py tests/integration/test_profiles.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: setup demo test format lint dry-run unit integration page bench lock clean
@@ -34,7 +35,7 @@ lint: format
 	snakemake --lint --configfile config/published.yaml
 
 dry-run: setup
-	python -m pytest -q tests/integration/test_plans.py
+	python -m pytest -q $(PLANS)
 
 unit: setup
 	python -m pytest tests/unit
@@ -43,10 +44,11 @@ page: setup
 	python -m pytest tests/page
 
 integration: setup
-	python -m pytest tests/integration --ignore tests/integration/test_plans.py
+	python -m pytest tests/integration $(PLANS:%=--ignore %)
 
 bench: setup
 	python tests/bench/analysis_speed.py
+	python tests/bench/planning_speed.py
 	python tests/bench/grading_speed.py
 	python tests/bench/bench.py
 	python tests/bench/linear_rows.py

@@ -36,7 +36,7 @@ SETTINGS = {
         "margin_lt": 1.0, "boundary_slack": 2, "max_per_rollout": 2, "ranking": "text",
     },
     "continuations": {
-        "k": 2, "temperature": 0.7, "top_p": 0.95, "max_tokens": 48, "probe_tokens": 16,
+        "k": 2, "temperature": 0.7, "top_p": 0.95, "max_tokens": 24, "probe_tokens": 16,
     },
 }  # fmt: skip
 

@@ -4,113 +4,21 @@ import json
 import os
 import random
 import re
-import shutil
-import subprocess
-import sys
 import time
-from pathlib import Path
+from itertools import pairwise
 
 import pandas as pd
 import pytest
-import yaml
 from kills import MOMENTS, Killed, choose
+from tiny_run import TINY
 
 from replay import published
 from replay.storage import sha256_file
 
 pytestmark = pytest.mark.engine
 
-TINY = {
-    "run": "tiny",
-    "model": "smollm2-135m",
-    "cohorts": {
-        "primary": {"dataset": "word-problems", "start": 0, "n": 2},
-        "screened": {
-            "dataset": "word-problems", "start": 2, "n": 1, "screen": {"scan_limit": 8},
-        },
-    },
-    "engine": {
-        "device": "cpu", "threads": 2, "max_model_len": 512, "max_num_batched_tokens": 512,
-        "kv_cache_gib": 0.5, "compile": False,
-    },
-    "trunks": {"rollouts": 4, "max_tokens": 96},
-    "pivots": {"max_per_rollout": 1},
-    "continuations": {"k": 2, "max_tokens": 48, "probe_tokens": 8},
-    "configurations": {
-        "main": {"label": "Main pooled", "cohorts": ["primary", "screened"]},
-        "batch-invariant": {"cohorts": ["primary"], "numerics": "batch-invariant"},
-    },
-}  # fmt: skip
-
-
 GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
 SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
-
-
-class Checkout:
-    """A copy of the project's tracked files, with the model already there."""
-
-    def __init__(self, root: Path, folder: Path, checkpoint: Path):
-        self.folder = folder
-        listing = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=root, check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        for name in listing.stdout.splitlines():
-            if (root / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, folder / name)
-        models = folder / "resources" / "models"
-        models.mkdir(parents=True)
-        shutil.copytree(checkpoint, models / checkpoint.name)
-
-    def configure(self, **changes) -> Path:
-        path = self.folder / f"{changes.get('run', 'tiny')}.yaml"
-        path.write_text(yaml.safe_dump(TINY | changes, sort_keys=False))
-        return path
-
-    def command(self, *arguments: str, config: Path | None = None) -> list[str]:
-        config = config or self.configure()
-        return [
-            sys.executable, "-m", "snakemake", "--cores", "1", *arguments,
-            "--configfile", str(config),
-        ]  # fmt: skip
-
-    def snakemake(self, *arguments: str, config: Path | None = None, ok: bool = True) -> str:
-        result = subprocess.run(
-            self.command(*arguments, config=config),
-            cwd=self.folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        output = result.stdout + result.stderr
-        assert (result.returncode == 0) == ok, output + self.logs()
-        return output
-
-    def logs(self) -> str:
-        return "\n".join(
-            f"--- {p}\n{p.read_text()[-3000:]}" for p in self.folder.glob("results/*/logs/**/*.log")
-        )
-
-    def planned(self, *arguments: str, config: Path | None = None) -> dict[str, int]:
-        """Jobs that a dry run would do: rule -> count."""
-        output = self.snakemake("-n", *arguments, config=config)
-        if "Nothing to be done" in output:
-            return {}
-        table = output.split("Job stats:")[1].split("\n\n")[0]
-        rows = re.findall(r"^(\S+)\s+(\d+)$", table, flags=re.M)
-        return {rule: int(count) for rule, count in rows if rule not in ("total", "all")}
-
-    def read(self, path: str):
-        return json.loads((self.folder / path).read_text())
-
-
-@pytest.fixture(scope="module")
-def finished(root, checkpoint, tmp_path_factory) -> Checkout:
-    """A checkout in which `snakemake all` has run."""
-    checkout = Checkout(root, tmp_path_factory.mktemp("checkout"), checkpoint)
-    # The copied model has no metadata of the job that made it; it is declared current.
-    checkout.snakemake("--touch", "resources/models/smollm2-135m")
-    checkout.snakemake("all")
-    return checkout
 
 
 def test_everything_that_is_promised_is_there(finished):
@@ -135,6 +43,12 @@ def test_everything_that_is_promised_is_there(finished):
         and ">None<" not in page
     )
     assert not re.search(r'(src|href)="https?:', page)
+
+
+def test_eight_cores_run_one_engine_at_a_time(finished):
+    engines = finished.times("screen", "trunks", "passes", "check_invariance")
+    assert len(engines) >= 9
+    assert all(end <= start for (_, end), (start, _) in pairwise(engines))
 
 
 def test_the_page_holds_every_pivot_with_its_texts(finished):
@@ -180,22 +94,18 @@ def test_every_engine_of_a_study_can_be_checked(finished):
 
 
 def test_a_job_with_another_gpu_resource_than_its_engine_takes_is_refused(finished):
-    """Before an engine starts, on trunks of the finished run under another name."""
-    results = finished.folder / "results"
-    for part in ("screen", "trunks"):
-        shutil.copytree(results / "tiny" / part, results / "refused" / part)
-    config = finished.configure(run="refused")
-    # The copies have no metadata of the jobs that made them, only times.
+    """Before an engine starts."""
+    config, options = finished.copied("refused", "screen", "trunks")
     output = finished.snakemake(
-        "batch-invariant", "--rerun-triggers", "mtime", "--set-resources", "passes:gpu=1",
-        config=config, ok=False,
-    )  # fmt: skip
+        "batch-invariant", *options, "--set-resources", "passes:gpu=1", config=config, ok=False
+    )
     assert (
         "error: this job was given gpu=1, but engine.device cpu with engine.tensor_parallel 1"
         " takes 0; take the override of the resource away"
     ) in output
-    assert not (results / "refused" / "passes" / "batch-invariant" / "0-of-1").exists()
-    assert len(list((results / "refused" / "logs").rglob("*.log"))) == 1
+    results = finished.folder / "results" / "refused"
+    assert not (results / "passes" / "batch-invariant" / "0-of-1").exists()
+    assert len(list((results / "logs").rglob("*.log"))) == 1
 
 
 def test_plan_needs_no_engine(finished):
@@ -309,21 +219,18 @@ def set_time(folder, seconds):
 
 def test_a_clock_that_jumps_costs_a_job_at_most(finished):
     """Set back between two jobs, files from the future; set forward, files that look too old."""
-    tiny, results = (finished.folder / "results" / name for name in ("tiny", "clock"))
-    for part in ("screen", "trunks", "passes"):
-        shutil.copytree(tiny / part, results / part)
-    grades, passes = (results / part / "main" / "0-of-1" for part in ("grades", "passes"))
+    config, options = finished.copied("clock", "screen", "trunks", "passes")
+    results = finished.folder / "results" / "clock"
+    grades, passes = results / "grades" / "main", results / "passes" / "main" / "0-of-1"
     (trunks,) = results.glob("trunks/primary_*_stock_*/0-of-1")
-    command = [str(grades.relative_to(finished.folder)), "--rerun-triggers", "mtime"]
-    config = finished.configure(run="clock")
+    command = [str(grades.relative_to(finished.folder)), *options]
     set_time(passes, 3600)
     output = finished.snakemake(*command, config=config, ok=False)
     assert re.search(r"Output results/clock/grades/.* has older modification time .*clock", output)
     assert not grades.exists()
     set_time(passes, 0)
     finished.snakemake(*command, config=config)
-    for name in ("exact1.jsonl", "SHA256SUMS"):
-        assert (grades / name).read_bytes() == (tiny / "grades/main/0-of-1" / name).read_bytes()
+    finished.assert_same("clock", "grades/main/*.jsonl", "grades/main/SHA256SUMS")
     set_time(trunks, 3600)
     assert finished.planned(*command, config=config) == {"passes": 1, "grade": 1}
 
@@ -346,28 +253,26 @@ def test_a_killed_run_loses_nothing_and_changes_nothing(finished):
 
 
 def killed_run(finished, run, rules, generator) -> int:
-    """A run killed once in each of `rules`, finished, and compared; returns the number of kills."""
-    tiny, results = (finished.folder / "results" / name for name in ("tiny", run))
-    shutil.copytree(tiny / "screen", results / "screen")
-    # The copy has no metadata of the jobs that made it, only times.
-    command = finished.command(
-        "main", "--rerun-triggers", "mtime", config=finished.configure(run=run)
-    )
+    """A run killed once in each of `rules`, ended, and compared; returns the number of kills."""
+    kept = ("screen",) if "trunks" in rules else ("screen", "trunks")
+    config, options = finished.copied(run, *kept)
+    results = finished.folder / "results" / run
+    command = finished.command("main", *options, config=config)
     killed, kills = Killed(command, finished.folder, results), 0
     for moment in [choose(rule, generator) for rule in rules]:
-        kept = len(killed.pieces)
+        before = len(killed.pieces)
         if killed.attempt(moment):
             kills += 1
-            print(f"{run}: killed at {moment}, {kept} to {len(killed.pieces)} pieces")
-    killed.attempt(None)
-    assert len(killed.pieces) == 6, "two and one problems of trunks, three of passes"
+            print(f"{run}: killed at {moment}; pieces: {before}, then {len(killed.pieces)}")
+    killed.attempt()
+    problems = len(finished.read(finished.results / "passes/main/0-of-1/seconds.json"))
+    if "trunks" in rules:
+        problems += len(list(finished.results.glob("trunks/*_stock_*/0-of-1/kv/*")))
+    assert len(killed.pieces) == problems >= 3
     assert all(len(times) == 1 for times in killed.pieces.values()), "a problem was computed twice"
     assert not list(results.glob("*/*/.*.unfinished"))
-    for pattern in ("trunks/*/*/trunks.jsonl", "passes/main/*/*.jsonl", "grades/main/*/*.jsonl",
-                    "records/main.json", "analysis/main.json"):  # fmt: skip
-        files = sorted(results.glob(pattern))
-        assert files
-        for file in files:
-            same = file.read_bytes() == (tiny / file.relative_to(results)).read_bytes()
-            assert same, f"{file} differs"
+    finished.assert_same(
+        run, "trunks/*_stock_*/0-of-1/trunks.jsonl", "passes/main/0-of-1/*.jsonl",
+        "grades/main/*.jsonl", "records/main.json", "analysis/main.json",
+    )  # fmt: skip
     return kills

@@ -167,10 +167,10 @@ def test_run_reads_the_stored_files(checkpoint, tmp_path):
     for name in PASSES:
         write_jsonl(tmp_path / "passes" / f"{name}.jsonl", rows(name))
         write_jsonl(tmp_path / "grades" / f"{name}.jsonl", graded(name))
-    folders = [[str(tmp_path / name)] for name in ("passes", "grades", "trunks")]
+    passes, graded_in, trunks = (str(tmp_path / name) for name in ("passes", "grades", "trunks"))
     browser.run(
-        str(tmp_path / "records.json"), *folders, str(tmp_path / "data.jsonl"), str(checkpoint),
-        10**6, tmp_path / "browser.json",
+        str(tmp_path / "records.json"), [passes], graded_in, [trunks],
+        str(tmp_path / "data.jsonl"), str(checkpoint), 10**6, tmp_path / "browser.json",
     )  # fmt: skip
     selection = read_json(tmp_path / "browser.json")
     assert chosen(selection) == KEYS

@@ -14,6 +14,7 @@ from replay.config import load_schema
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ["config.yaml", "paper.yaml", "published.yaml", "gpu.yaml", "examples/yes-no.yaml"]
+ENGINE_ENVS = {"../../envs/engine-cpu.yaml", "../../envs/engine-cuda.yaml"}
 ENGINE_RULES = {"check_invariance", "screen", "trunks", "passes"}
 
 
@@ -66,15 +67,17 @@ def test_engine_rules_have_a_benchmark_and_take_a_device(running):
     assert engines in (ENGINE_RULES, set())  # a run on published records starts none
     for rule in running:
         assert bool(rule.benchmark) == (rule.name in engines), rule
-        assert {"gpu", "cpu_engine"} <= set(rule.resources) or rule.name not in engines, rule
+        asked = {"gpu", "cpu_engine", "mem_mb", "runtime"}
+        assert asked <= set(rule.resources) or rule.name not in engines, rule
 
 
 def test_every_rule_has_an_environment(running):
     for rule in running:
-        if callable(rule.conda_env):
-            assert is_engine(rule), rule
+        env = rule.conda_env
+        if is_engine(rule):
+            assert callable(env) or env in ENGINE_ENVS, rule
         else:
-            assert rule.conda_env == "../../envs/analysis.yaml", rule
+            assert env == "../../envs/analysis.yaml", rule
 
 
 def test_what_changes_a_result_is_one_parameter(running):

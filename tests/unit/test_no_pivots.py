@@ -39,11 +39,11 @@ def test_from_passes_to_analysis(checkpoint, tmp_path, monkeypatch):
     dataset = tmp_path / "dataset.jsonl"
     write_jsonl(dataset, [{"question": "2 + 2?", "answer": 4}])
 
-    passed, graded = tmp_path / "passes" / "0-of-1", tmp_path / "grades" / "0-of-1"
+    passed, graded = tmp_path / "passes" / "0-of-1", tmp_path / "grades"
     passes.run(["c"], SETTINGS, "code", [str(trunks)], checkpoint, passed, io.StringIO())
     grading = {"grader": "strict", "scope": None}
-    grades.run(grading, [str(trunks)], passed, dataset, checkpoint, graded)
-    records.run({"k": 2}, [str(passed)], [str(graded)], tmp_path / "records.json")
+    grades.run(grading, [str(trunks)], [str(passed)], dataset, checkpoint, graded)
+    records.run({"k": 2}, [str(passed)], str(graded), tmp_path / "records.json")
 
     result = read_json(tmp_path / "records.json")
     assert result["pivots"] == []

@@ -10,6 +10,9 @@ rule analyze:
         f"{RESULTS}/logs/analyze/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job={"code": code_digest("analyze")},
     script:

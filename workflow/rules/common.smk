@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -12,6 +13,7 @@ from replay.code import code_digest
 from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
+from replay.resources import ENGINE_MINUTES, cpu_engines, cpus, memory_mb
 from replay.storage import clear_workspace, lock_folder
 
 
@@ -29,7 +31,7 @@ try:
 except ConfigError as error:
     raise WorkflowError(str(error))
 
-TEMPLATES = sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*"))
+TEMPLATES = tuple(sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*")))
 # Where the records of a published run come from, for its page.
 PROVENANCE = (
     published.provenance(STUDY.config["published"], STUDY.config["paper"])
@@ -42,6 +44,9 @@ FIGURES = [1, 2, 3, 5]
 # The page's pivots with their texts: with the figures it stays below 5 MB.
 BROWSER_BYTES = 4_000_000
 
+
+# Every job of a grid asks for it, and it parses modules, which takes longer than the rest of a plan.
+code_digest = cache(code_digest)
 
 LOCKS = []  # open files: closing one would release it
 
@@ -85,9 +90,14 @@ def engine_set_of(wildcards):
     return STUDY.engine_sets[wildcards.engine_set]
 
 
-def cpu_engines(engine):
-    """Engines that take this host's CPUs: two at once would share the same cores."""
-    return 0 if gpus(engine) else 1
+def of_engine(quantity, entries, wildcard):
+    """A quantity of a job's engine: where engines differ in it, that of the entry which the wildcard
+    names. Where they agree it is no function: Snakemake takes long over functions.
+    """
+    values = {quantity(entry.engine) for entry in entries.values()}
+    if len(values) == 1:
+        return values.pop()
+    return lambda wildcards: quantity(entries[wildcards[wildcard]].engine)
 
 
 def trunks_of(wildcards, shards):
@@ -124,7 +134,8 @@ def local_source(entry):
     if entry["source"] != "local":
         return []
     path = Path(entry["path"])
-    return sorted(map(str, path.glob("*"))) if path.is_dir() else [str(path)]
+    files = sorted(map(str, path.glob("*"))) if path.is_dir() else [str(path)]
+    return [local(file) for file in files]  # also where a storage holds all other files
 
 
 def per_shard(pattern):

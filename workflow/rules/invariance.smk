@@ -16,12 +16,13 @@ rule check_invariance:
     benchmark:
         f"{RESULTS}/benchmarks/invariance/{{engine_set}}.tsv"
     conda:
-        lambda wildcards: engine_env(engine_set_of(wildcards).settings["engine"])
+        of_engine(engine_env, STUDY.engine_sets, "engine_set")
+    threads: of_engine(cpus, STUDY.engine_sets, "engine_set")
     resources:
-        gpu=lambda wildcards: gpus(engine_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            engine_set_of(wildcards).settings["engine"]
-        ),
+        gpu=of_engine(gpus, STUDY.engine_sets, "engine_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.engine_sets, "engine_set"),
+        mem_mb=of_engine(memory_mb, STUDY.engine_sets, "engine_set"),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "settings": engine_set_of(wildcards).settings,

@@ -12,12 +12,13 @@ rule passes:
     benchmark:
         f"{RESULTS}/benchmarks/passes/{{configuration}}/{{shard}}.tsv"
     conda:
-        lambda wildcards: engine_env(configuration_of(wildcards).sections["engine"])
+        of_engine(engine_env, STUDY.configurations, "configuration")
+    threads: of_engine(cpus, STUDY.configurations, "configuration")
     resources:
-        gpu=lambda wildcards: gpus(configuration_of(wildcards).sections["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            configuration_of(wildcards).sections["engine"]
-        ),
+        gpu=of_engine(gpus, STUDY.configurations, "configuration"),
+        cpu_engine=of_engine(cpu_engines, STUDY.configurations, "configuration"),
+        mem_mb=of_engine(memory_mb, STUDY.configurations, "configuration"),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "cohorts": configuration_of(wildcards).cohorts,

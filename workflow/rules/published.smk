@@ -47,7 +47,7 @@ rule published_records:
                 STUDY.config["paper"]["records"][file]["sha256"]
                 for file in configuration_of(wildcards).files
             ],
-            "code": code_digest("published_records", data=[published.SCHEMA_PATH]),
+            "code": code_digest("published_records", data=(published.SCHEMA_PATH,)),
         },
     script:
         "../scripts/published_records.py"

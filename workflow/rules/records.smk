@@ -3,16 +3,19 @@
 
 rule grade:
     input:
-        trunks=trunk_inputs,
-        passes=f"{RESULTS}/passes/{{configuration}}/{{shard}}",
+        trunks=all_trunks,
+        passes=per_shard("passes/{configuration}/{shard}"),
         dataset=dataset_of,
         model=model_of,
     output:
-        directory(f"{RESULTS}/grades/{{configuration}}/{{shard}}"),
+        directory(f"{RESULTS}/grades/{{configuration}}"),
     log:
-        f"{RESULTS}/logs/grade/{{configuration}}/{{shard}}.log",
+        f"{RESULTS}/logs/grade/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job=lambda wildcards: {
             "grading": configuration_of(wildcards).sections["grading"],
@@ -25,13 +28,16 @@ rule grade:
 rule records:
     input:
         passes=per_shard("passes/{configuration}/{shard}"),
-        grades=per_shard("grades/{configuration}/{shard}"),
+        grades=f"{RESULTS}/grades/{{configuration}}",
     output:
         f"{RESULTS}/records/{{configuration}}.json",
     log:
         f"{RESULTS}/logs/records/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job=lambda wildcards: {
             "settings": configuration_of(wildcards).published_settings,

@@ -58,7 +58,7 @@ rule browser:
         records=f"{RESULTS}/records/{{configuration}}.json",
         trunks=measured(all_trunks),
         passes=measured(per_shard("passes/{configuration}/{shard}")),
-        grades=measured(per_shard("grades/{configuration}/{shard}")),
+        grades=measured(f"{RESULTS}/grades/{{configuration}}"),
         dataset=measured(dataset_of),
         model=measured(model_of),
     output:
@@ -67,6 +67,9 @@ rule browser:
         f"{RESULTS}/logs/browser/{{configuration}}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         job={
             "budget": BROWSER_BYTES // len(STUDY.configurations),

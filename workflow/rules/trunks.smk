@@ -13,12 +13,13 @@ rule screen:
     benchmark:
         f"{RESULTS}/benchmarks/screen/{{trunk_set}}.tsv"
     conda:
-        lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
+        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
+    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
     resources:
-        gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            trunk_set_of(wildcards).settings["engine"]
-        ),
+        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
+        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "cohort": trunk_set_of(wildcards).cohort.name,
@@ -42,12 +43,13 @@ rule trunks:
     benchmark:
         f"{RESULTS}/benchmarks/trunks/{{trunk_set}}/{{shard}}.tsv"
     conda:
-        lambda wildcards: engine_env(trunk_set_of(wildcards).settings["engine"])
+        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
+    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
     resources:
-        gpu=lambda wildcards: gpus(trunk_set_of(wildcards).settings["engine"]),
-        cpu_engine=lambda wildcards: cpu_engines(
-            trunk_set_of(wildcards).settings["engine"]
-        ),
+        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
+        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
+        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
+        runtime=ENGINE_MINUTES,
     params:
         job=lambda wildcards: {
             "settings": trunk_set_of(wildcards).settings,

@@ -10,7 +10,7 @@ def main(snakemake):
         run(
             records_file=data.records,
             passes_folders=data.passes,
-            grades_folders=data.grades,
+            grades_folder=data.grades or None,
             trunk_folders=data.trunks,
             dataset=data.dataset or None,
             model=data.model or None,

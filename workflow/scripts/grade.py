@@ -1,4 +1,4 @@
-"""Grade every stored continuation and trunk of one shard by every grader."""
+"""Grade every stored continuation and trunk of a configuration by every grader."""
 
 from replay.grades import run
 from replay.job import logged
@@ -10,7 +10,7 @@ def main(snakemake):
         run(
             grading=snakemake.params.job["grading"],
             trunk_folders=data.trunks,
-            passes_folder=data.passes,
+            passes_folders=data.passes,
             dataset=data.dataset,
             model=data.model,
             folder=snakemake.output[0],

@@ -200,7 +200,7 @@ def dumped(value: dict) -> bytes:
 def run(
     records_file: str,
     passes_folders: list[str],
-    grades_folders: list[str],
+    grades_folder: str | None,
     trunk_folders: list[str],
     dataset: str | None,
     model: str | None,
@@ -221,7 +221,7 @@ def run(
             {p.index: {"question": p.question, "answer": p.answer} for p in load_problems(dataset)},
             rows(trunk_folders, "trunks"),
             {name: rows(passes_folders, name) for name in PASSES},
-            {name: rows(grades_folders, name) for name in PASSES},
+            {name: rows([grades_folder], name) for name in PASSES},
             lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
         )
     write_text(output, dumped(build(records, texts, budget)).decode())

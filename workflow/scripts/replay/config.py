@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,10 @@ class TrunkSet:
         return self.cohort.settings["dataset"]
 
     @property
+    def engine(self) -> dict:
+        return self.settings["engine"]
+
+    @cached_property
     def name(self) -> str:
         numerics = self.settings["engine"]["numerics"]
         return f"{self.cohort.name}_{self.model}_{numerics}_{digest(self.settings)[:8]}"
@@ -190,6 +195,10 @@ class EngineSet:
     settings: dict
 
     @property
+    def engine(self) -> dict:
+        return self.settings["engine"]
+
+    @cached_property
     def name(self) -> str:
         numerics = self.settings["engine"]["numerics"]
         return f"{self.model}_{numerics}_{digest(self.settings)[:8]}"
@@ -212,10 +221,14 @@ class Configuration:
         return self.trunk_sets[0].dataset
 
     @property
+    def engine(self) -> dict:
+        return self.sections["engine"]
+
+    @property
     def cohorts(self) -> list[str]:
         return [trunk_set.cohort.name for trunk_set in self.trunk_sets]
 
-    @property
+    @cached_property
     def engine_set(self) -> EngineSet:
         settings = self.trunk_sets[0].settings
         return EngineSet(
@@ -273,17 +286,17 @@ class Study:
         lacking = [f"{name} ({', '.join(files)})" for name, files in self.absent.items()]
         return "Left out for want of record files: " + ", ".join(lacking) if lacking else ""
 
-    @property
+    @cached_property
     def trunk_sets(self) -> dict[str, TrunkSet]:
         every = (t for c in self.configurations.values() for t in c.trunk_sets)
         return {trunk_set.name: trunk_set for trunk_set in every}
 
-    @property
+    @cached_property
     def engine_sets(self) -> dict[str, EngineSet]:
         every = (c.engine_set for c in self.configurations.values())
         return {engine_set.name: engine_set for engine_set in every if engine_set}
 
-    @property
+    @cached_property
     def rows(self) -> list[dict]:
         """What Table 1 says of each configuration besides its numbers."""
         return [
@@ -299,7 +312,7 @@ class Study:
             for c in self.configurations.values()
         ]
 
-    @property
+    @cached_property
     def shards(self) -> list[str]:
         count = 0 if self.is_published else self.config["shards"]
         return [f"{i}-of-{count}" for i in range(count)]

@@ -75,19 +75,24 @@ def grade_pass(
 def run(
     grading: dict,
     trunk_folders: list[str],
-    passes_folder: Path | str,
+    passes_folders: list[str],
     dataset: Path | str,
     model: Path | str,
     folder: Path | str,
 ) -> None:
-    """Grade the trunks and every pass of one shard: one file each in `folder`.
+    """Grade the trunks and every pass of a configuration, all shards: a file each in `folder`.
 
-    Raises StoredFileError when a file is not what was written, or the passes were made from other
+    Raises StoredFileError when a file is not what was written, or passes were made from other
     trunks.
     """
     for trunks in trunk_folders:
         check_folder(trunks)
-    check_folder(passes_folder, made_from=trunk_folders)
+    for passes in passes_folders:
+        check_folder(passes, made_from=trunk_folders)
+
+    def of_passes(name: str) -> Iterator[dict]:
+        return (row for passes in passes_folders for row in read_jsonl(Path(passes) / name))
+
     tokenizer = load_tokenizer(model)
     problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
     golds = {problem.index: problem.answer for problem in problems}
@@ -95,7 +100,7 @@ def run(
     trunks = {(row["problem_id"], row["rollout"]): row for row in rows}
     forced = {
         (*pivot_key(pivot), arm): token
-        for pivot in read_jsonl(Path(passes_folder) / "pivots.jsonl")
+        for pivot in of_passes("pivots.jsonl")
         for arm, token in zip(
             ARMS, (pivot["sampled_token"], pivot["alternative_token"]), strict=True
         )
@@ -106,9 +111,8 @@ def run(
 
     write_jsonl(Path(folder) / "trunks.jsonl", grade_trunks(rows, golds, grading))
     for name in PASSES:
-        completions = read_jsonl(Path(passes_folder) / f"{name}.jsonl")
         write_jsonl(
             Path(folder) / f"{name}.jsonl",
-            grade_pass(completions, trunks, forced, golds, decode, grading),
+            grade_pass(of_passes(f"{name}.jsonl"), trunks, forced, golds, decode, grading),
         )
-    seal_folder(folder, made_from=[passes_folder])
+    seal_folder(folder, made_from=passes_folders)

@@ -202,7 +202,7 @@ def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
 def run(
     settings: dict,
     passes_folders: list[str],
-    grades_folders: list[str],
+    grades_folder: str,
     output: Path | str,
 ) -> None:
     """Write the records file of one configuration from all its shards.
@@ -210,9 +210,9 @@ def run(
     Raises StoredFileError when a file is not what was written, when the grades are of other passes,
     and when a continuation that was asked for is missing or there twice.
     """
-    for passes, grades in zip(passes_folders, grades_folders, strict=True):
+    for passes in passes_folders:
         check_folder(passes)
-        check_folder(grades, made_from=[passes])
+    check_folder(grades_folder, made_from=passes_folders)
 
     def rows(folders: list[str], name: str) -> list[dict]:
         return [row for folder in folders for row in read_jsonl(Path(folder) / f"{name}.jsonl")]
@@ -220,8 +220,8 @@ def run(
     records = build(
         settings,
         sorted(rows(passes_folders, "pivots"), key=pivot_key),
-        sorted(rows(grades_folders, "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
+        sorted(rows([grades_folder], "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
         {name: rows(passes_folders, name) for name in PASSES},
-        {name: rows(grades_folders, name) for name in PASSES},
+        {name: rows([grades_folder], name) for name in PASSES},
     )
     write_json(output, records)
