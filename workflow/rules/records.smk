@@ -15,7 +15,7 @@ rule grade:
         "../../envs/analysis.yaml"
     params:
         job=lambda wildcards: {
-            "grading": configuration_of(wildcards).sections["grading"],
+            **configuration_of(wildcards).select("grading", "passes"),
             "code": code_digest("grade"),
         },
     script:

@@ -70,6 +70,8 @@ def _literal(value: object) -> str:
 def _values(child: dict) -> str:
     if "enum" in child:
         return ", ".join(f"`{json.dumps(value)}`" for value in child["enum"])
+    if "enum" in child.get("items", {}):
+        return f"list of {_values(child['items'])}"
     kind = child.get("type", "object or null" if "oneOf" in child else "object")
     text = " or ".join(kind) if isinstance(kind, list) else kind
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from replay.datasets import load_problems
 from replay.grading import GRADERS, Answer, grade, graders_of
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, PASSES, PROBE, pivot_key
+from replay.protocol import ARMS, PROBE, pivot_key
 from replay.storage import read_jsonl, write_jsonl
 
 
@@ -68,6 +68,7 @@ def grade_pass(
 
 def run(
     grading: dict,
+    passes: list[str],
     trunk_folders: list[str],
     passes_folder: Path | str,
     dataset: Path | str,
@@ -92,7 +93,7 @@ def run(
         return tokenizer.decode(ids, skip_special_tokens=True)
 
     write_jsonl(Path(folder) / "trunks.jsonl", grade_trunks(rows, golds, grading))
-    for name in PASSES:
+    for name in passes:
         completions = read_jsonl(Path(passes_folder) / f"{name}.jsonl")
         write_jsonl(
             Path(folder) / f"{name}.jsonl",
