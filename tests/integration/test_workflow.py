@@ -43,7 +43,7 @@ TINY = {
 
 
 GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
-SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
+SHOWN = {"table", "decomposition", "statistics", "figures", "report"}  # made from the analyses
 
 
 class Checkout:
@@ -122,7 +122,7 @@ def test_everything_that_is_promised_is_there(finished):
     assert list(table.configuration) == ["main", "batch-invariant"]
     statistics = pd.read_csv(results / "tables" / "statistics.csv")
     assert set(statistics.configuration) == {"main", "batch-invariant"}
-    for number in (1, 2, 3, 5):
+    for number in (1, 2, 3, 4, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
         assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
@@ -249,8 +249,8 @@ def test_changing_k_reruns_passes_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1,
-        "figures": 1, "browser": 2, "report": 1,
+        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1,
+        "decomposition": 1, "statistics": 1, "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -259,8 +259,8 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1, "figures": 1,
-        "browser": 2, "report": 1,
+        "grade": 2, "records": 2, "analyze": 2, "table": 1, "decomposition": 1, "statistics": 1,
+        "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     [
         ("report", {"report"}),
         ("tables", {"analyze"} | SHOWN),
-        ("invariance", {"check_invariance", "table", "figures", "report"}),
+        ("invariance", {"check_invariance", "table", "decomposition", "figures", "report"}),
         ("pivots", {"passes", *GRADED} | SHOWN),
         ("grading", {"screen", "trunks", "passes", *GRADED} | SHOWN),
         ("devices", {"screen", "trunks", "passes", *GRADED, "check_invariance"} | SHOWN),

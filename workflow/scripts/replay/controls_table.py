@@ -96,7 +96,8 @@ def printed2(rows: list[dict]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    return pd.DataFrame(lines, dtype=str)
+    headings = [heading for heading, *_ in QUANTITIES.values()]
+    return pd.DataFrame(lines, columns=["Configuration", "n", *headings], dtype=str)
 
 
 def cell(interval: dict | None, spec: str) -> str:

@@ -343,7 +343,7 @@ def figure4(effects: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
     lines = -(-len(panels) // columns)
     with plt.rc_context(STYLE):
         fig, axes = plt.subplots(
-            lines, columns, figsize=(PAGE_IN if columns > 1 else COLUMN_IN + 1,
+            lines, columns, figsize=(PAGE_IN if columns > 1 else COLUMN_IN,
             0.8 + lines * (0.5 + 0.17 * len(names))), sharex=True, sharey=True, squeeze=False,
             layout="constrained",
         )  # fmt: skip
