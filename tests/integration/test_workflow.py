@@ -35,8 +35,12 @@ TINY = {
     "trunks": {"rollouts": 4, "max_tokens": 96},
     "pivots": {"max_per_rollout": 1},
     "continuations": {"k": 2, "max_tokens": 48, "probe_tokens": 8},
+    "pass_order": "random",
     "configurations": {
-        "main": {"label": "Main pooled", "cohorts": ["primary", "screened"]},
+        "main": {
+            "label": "Main pooled", "cohorts": ["primary", "screened"],
+            "passes": ["exact1", "exact2", "refeed", "prefill_warm"],
+        },
         "batch-invariant": {"cohorts": ["primary"], "numerics": "batch-invariant"},
     },
 }  # fmt: skip
@@ -120,6 +124,9 @@ def test_everything_that_is_promised_is_there(finished):
         "floor_polarity_pct", "excess_pp", "t_clustered", "z",
     ]  # fmt: skip
     assert list(table.configuration) == ["main", "batch-invariant"]
+    parts = pd.read_csv(results / "tables" / "table2.csv").set_index("configuration")
+    assert parts["state_pct"].notna().tolist() == [True, False]
+    assert parts.loc["batch-invariant", "note"] == "not applicable: no prefill_warm pass"
     statistics = pd.read_csv(results / "tables" / "statistics.csv")
     assert set(statistics.configuration) == {"main", "batch-invariant"}
     for number in (1, 2, 3, 4, 5):
@@ -214,9 +221,14 @@ def test_records_are_complete_and_consistent(finished):
     assert len(records["pivots"]) >= 4
     for row in records["pivots"]:
         assert row["cache_ok_exact1"] and row["cache_ok_exact2"] and row["flags"] == []
+        assert row["cache_ok_prefill_warm"]
         assert row["A_exact1"] in (-1.0, -0.5, 0.0, 0.5, 1.0)
         assert row["offset"] <= 2 and row["margin"] < 1.0
         assert row["A_exact1"] == row["A_exact2"], "the in-process floor is zero"
+    assert any(row["trunk_delta_exact1"] is not None for row in records["pivots"])
+    orders = [tuple(entry["pass_order"]) for entry in records["per_problem"] if entry["pivots"]]
+    assert {frozenset(order) for order in orders} == {frozenset(records["config"]["passes"])}
+    assert len(set(orders)) > 1, "the order is drawn for every problem"
     cohorts = {row["cohort"] for row in records["pivots"]}
     assert "primary" in cohorts
     report = next((finished.folder / "results/tiny/screen").glob("screened_*/cohort.json"))

@@ -10,8 +10,9 @@ INTRODUCTION = """\
 # Configuration
 
 `config.yaml` is the demo, `overnight.yaml` the same grid at a size whose intervals mean something,
-`published.yaml` the paper recomputed from its published records, `catalog.yaml` the models and
-datasets that every configuration can name, and those records. A run with your own file:
+`controls.yaml` every pass that there is, `published.yaml` the paper recomputed from its published
+records, `catalog.yaml` the models and datasets that every configuration can name, and those
+records. A run with your own file:
 `snakemake --cores 1 all --configfile own.yaml`. This page is made from
 `workflow/schemas/config.schema.yaml` by `python -m replay.config_docs` (in `workflow/scripts`).
 
