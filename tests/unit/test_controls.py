@@ -54,7 +54,8 @@ def hand():
 
 
 def row(result, name="main", **fields):
-    return {"name": name, "label": f"Label of {name}", "model": "m", "analysis": result} | fields
+    texts = {"name": name, "label": f"Label of {name}", "model": "m", "numerics": "stock"}
+    return texts | {"analysis": result, "settings": {}} | fields
 
 
 def test_sign_changes_of_each_comparison(hand):
@@ -225,6 +226,18 @@ def test_pivots_whose_tokens_changed_on_their_way_through_text():
     }  # fmt: skip
     assert result["comparisons"]["text"]["flips"] == 2
     assert any("2 of 3 pivots have other token ids" in t for _, t in readings([row(result)]))
+
+
+def test_the_floor_of_seeded_arrivals_stands_beside_that_of_timing(hand):
+    passes = [*PASSES, "staggered", "staggered2"]
+    values = [(0.5, 0.5, 0.0, 0.5, 0.0), (0.5, 0.5, 0.5, 0.5, 0.5)]
+    records = [record(p, 0, dict(zip(passes, values[p % 2], strict=True))) for p in range(4)]
+    seeded = row(controls(content(records, passes)))
+    timed = row(hand, "core", settings={"engine.process": "engine-core"})
+    other = row(hand, "invariant", settings=timed["settings"], numerics="batch-invariant")
+    (text,) = [t for _, t in readings([seeded, timed, other]) if "seeded arrivals" in t]
+    assert "a replica floor of 50.0 [" in text and "it is 16.7 [" in text
+    assert text.endswith("in “Label of core”.")
 
 
 def test_comparisons_and_columns_name_what_there_is(hand):

@@ -103,7 +103,12 @@ def readings(configurations: list[dict]) -> list[tuple[str, str]]:
     said = []
     for configuration in configurations:
         analysis, label = configuration["analysis"], f"“{configuration['label']}”"
-        parts = [_parts(analysis), _order(analysis["order_effect"]), _text(analysis["text_tokens"])]
+        parts = [
+            _parts(analysis),
+            _floors(configuration, configurations),
+            _order(analysis["order_effect"]),
+            _text(analysis["text_tokens"]),
+        ]
         said += [(configuration["name"], f"In {label} {part}") for part in parts if part]
     return said
 
@@ -126,6 +131,21 @@ def _parts(analysis: dict) -> str:
         f" {verdict}. The signed mean difference, {refeed}, is {state} of state and {batch} of"
         " batches."
     )
+
+
+def _floors(configuration: dict, configurations: list[dict]) -> str:
+    """The floor of seeded arrivals beside that of engines whose arrivals depend on timing."""
+    seeded = configuration["analysis"]["comparisons"].get("staggered_floor")
+    if seeded is None:
+        return ""
+    timed = [
+        f"{cell(other['analysis']['comparisons']['floor']['rate'], '.1f')}% in “{other['label']}”"
+        for other in configurations
+        if other["settings"].get("engine.process") == "engine-core"
+        and all(other[key] == configuration[key] for key in ("model", "numerics"))
+    ]
+    beside = f"; where admission depends on timing it is {' and '.join(timed)}" if timed else ""
+    return f"seeded arrivals make a replica floor of {cell(seeded['rate'], '.1f')}%{beside}."
 
 
 def _order(effect: dict) -> str:
