@@ -42,6 +42,7 @@ rule all:
     input:
         f"{RESULTS}/report/index.html",
         multiext(f"{RESULTS}/tables/table1", ".csv", ".md", ".tex"),
+        multiext(f"{RESULTS}/tables/table2", ".csv", ".md", ".tex"),
         multiext(f"{RESULTS}/tables/statistics", ".csv", ".md", ".tex"),
         expand(
             f"{RESULTS}/figures/figure{{n}}.{{format}}",

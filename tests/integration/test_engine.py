@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import psutil
@@ -11,10 +12,10 @@ from safetensors.torch import save_file
 from replay.datasets import Problem
 from replay.engine import Engine, EngineError
 from replay.invariance import Size, check_engine, verdict
-from replay.kv_state import KVStateError, block_bytes, describe
-from replay.passes import plan, run_problem
+from replay.kv_state import KVStateError, block_bytes, block_digests, describe
+from replay.passes import pass_order, plan, prepare, retokenised, run_problem
 from replay.prompts import load_tokenizer
-from replay.protocol import PASSES, PROBE
+from replay.protocol import CATALOGUE, PASSES, PROBE
 from replay.storage import Workspace
 from replay.trunks import TrunkGenerator
 
@@ -69,8 +70,9 @@ class Sessions:
         workspace = Workspace(self.folder / numerics / "out", "x")
         generator = TrunkGenerator(workspace, self.checkpoint, settings)
         rows = generator.rollouts(PROBLEM)
-        special = set(load_tokenizer(self.checkpoint).all_special_ids)
-        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
+        tokenizer = load_tokenizer(self.checkpoint)
+        special, text = set(tokenizer.all_special_ids), partial(retokenised, tokenizer)
+        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special, text)
         return SimpleNamespace(
             engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
         )
@@ -97,7 +99,7 @@ def invariant(sessions):
 def alone(sessions):
     """The first pivot's requests, each resumed alone by the engine that generated the trunks."""
     stock = sessions.of("stock", lambda: sessions.generated("stock"))
-    work = replace(stock.work, requests=stock.work.requests[: 2 * (stock.sampling["k"] + 1)])
+    work = of_pivots(stock, 0, 1)
     session = SimpleNamespace(**vars(stock) | {"work": work})
     return SimpleNamespace(work=work, completions=one_by_one(session))
 
@@ -114,6 +116,21 @@ def engine_core(sessions, alone):
         )  # fmt: skip
 
     return sessions.of("engine-core", start)
+
+
+def of_pivots(session, first, last):
+    """The work on the pivots from number `first` to before `last` only."""
+    size = 2 * (session.sampling["k"] + 1)
+    return replace(session.work, requests=session.work.requests[first * size : last * size])
+
+
+def passes(session, order, work=None):
+    """Rows by pass, run in this order."""
+    result = run_problem(
+        session.engine, work or session.work, session.sampling, list(order), lambda n: None
+    )
+    assert result["order"] == list(order) and list(result["seconds"]) == list(order)
+    return result["passes"]
 
 
 def requests(session):
@@ -162,7 +179,7 @@ def test_the_garbage_would_have_been_seen(stock):
 
 
 def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
-    result = run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
+    result = passes(stock, PASSES)
     probes = {name: [r for r in result[name] if r["k"] == PROBE] for name in PASSES}
     assert [r["logprobs"] for r in probes["refeed"]] != [r["logprobs"] for r in probes["exact1"]]
     assert all(r["resumed"] for name in ("exact1", "exact2") for r in result[name])
@@ -171,6 +188,81 @@ def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
     assert result["refeed"][0]["num_cached_tokens"] == 0 < result["exact2"][0]["num_cached_tokens"]
     for row, other in zip(result["exact1"], result["refeed"], strict=True):
         assert (row["seed"], row["arm"], row["k"]) == (other["seed"], other["arm"], other["k"])
+
+
+@pytest.fixture(scope="module")
+def controls(sessions):
+    """Every pass but the serial ones over two pivots, in the listed and in a random order."""
+    stock = sessions.of("stock", lambda: sessions.generated("stock"))
+    work = of_pivots(stock, 1, 3)
+    assert len(work.prefixes(16)) == 2, "of two rollouts, which share their prompt"
+    names = [name for name, kind in CATALOGUE.items() if kind.admission != "serial"]
+    shuffled = pass_order(names, "random", PROBLEM.index)
+    assert shuffled != names
+    return work, passes(stock, names, work), passes(stock, shuffled, work)
+
+
+def test_passes_are_the_same_in_any_order(controls):
+    """In-process a pass is a function of its cache state and its arrivals, so any order replays."""
+    _, listed, shuffled = controls
+    assert {name: listed[name] for name in shuffled} == shuffled
+    assert listed["refeed2"] == listed["refeed"] and listed["exact2"] == listed["exact1"]
+
+
+def test_every_warm_pass_resumes_the_blocks_that_it_was_given(stock, controls):
+    work, listed, _ = controls
+    for name, rows in listed.items():
+        assert all(row["resumed"] == CATALOGUE[name].warm for row in rows), name
+    hits = {name: [row["num_cached_tokens"] for row in rows] for name, rows in listed.items()}
+    assert hits["prefill_warm"] == hits["exact1"] != hits["refeed"]
+    # The blocks of prefill_warm hold what prefill computed, not what was decoded.
+    states = []
+    for state in ("restored", "prefilled"):
+        blocks = prepare(stock.engine, work, state)
+        layers = stock.engine.llm.collective_rpc("read_kv_blocks", args=(list(blocks.values()),))[0]
+        states.append(dict(zip(blocks, block_digests(layers), strict=True)))
+    restored, prefilled = states
+    assert set(prefilled) < set(restored)  # the rollouts with pivots, up to their last pivots
+    assert any(prefilled[prefix] != restored[prefix] for prefix in prefilled)
+
+
+def test_staggered_arrivals_change_the_schedule_and_nothing_else(stock, controls):
+    """Each pass came out the same twice; arrivals all at once are the exact pass itself."""
+    work, listed, _ = controls
+    identities = {name: [(r["arm"], r["k"], r["seed"]) for r in listed[name]] for name in listed}
+    assert identities["staggered"] == identities["exact1"]
+    prompts, parameters = requests(SimpleNamespace(**vars(stock) | {"work": work}))
+    steps = []
+    step = stock.engine.llm.llm_engine.step
+
+    def counted():
+        steps.append(stock.engine.llm.llm_engine.get_num_unfinished_requests())
+        return step()
+
+    stock.engine.restore_kv(work.kv_path)
+    stock.engine.llm.llm_engine.step = counted
+    try:
+        at_once = stock.engine.generate(prompts, parameters, [len(prompts)])
+        assert steps[0] == len(prompts)
+        steps.clear()
+        spread = stock.engine.generate(prompts, parameters, [1, 0, len(prompts) - 1])
+        assert steps[:3] == [1, 1, len(prompts)]
+    finally:
+        del stock.engine.llm.llm_engine.step
+    exact = [(row["token_ids"], row["finish_reason"]) for row in listed["exact1"]]
+    assert [(c.token_ids, c.finish_reason) for c in at_once] == exact
+    assert len(spread) == len(prompts)
+    assert listed["staggered"] != listed["staggered2"] or listed["staggered"] != listed["exact1"]
+
+
+def test_serial_passes_take_one_request_at_a_time(stock, alone):
+    rows = passes(stock, ["serial_exact", "serial_refeed"], alone.work)
+    exact = [(c.token_ids, c.finish_reason, c.num_cached_tokens) for c in alone.completions]
+    assert [
+        (r["token_ids"], r["finish_reason"], r["num_cached_tokens"]) for r in rows["serial_exact"]
+    ] == exact
+    assert all(row["resumed"] for row in rows["serial_exact"])
+    assert all(row["num_cached_tokens"] == 0 for row in rows["serial_refeed"])
 
 
 def test_seeds_hold_and_are_what_makes_it_hold(stock):
@@ -406,13 +498,13 @@ def test_state_is_resumed_bit_for_bit_by_the_engine_core_process(engine_core, al
 
 
 def test_every_exact_request_is_resumed_in_the_engine_core_process(engine_core):
-    result = run_problem(engine_core.engine, engine_core.work, engine_core.sampling, lambda n: None)
-    rows = result["passes"]
-    assert [len(rows[name]) for name in PASSES] == [6, 6, 6]
-    assert all(row["resumed"] for name in ("exact1", "exact2") for row in rows[name])
-    assert not any(row["resumed"] for row in rows["refeed"])
+    order = [*PASSES, "prefill_warm"]
+    rows = passes(engine_core, order)
+    assert [len(rows[name]) for name in order] == [6] * 4
+    for name in order:
+        assert all(row["resumed"] == CATALOGUE[name].warm for row in rows[name])
+        assert all(row["preemptions"] == 0 for row in rows[name])
     assert rows["refeed"][0]["num_cached_tokens"] == 0
-    assert all(row["preemptions"] == 0 for name in PASSES for row in rows[name])
 
 
 def test_after_a_damaged_state_the_engine_goes_on_and_hits_no_garbage(engine_core, alone, tmp_path):
@@ -485,14 +577,16 @@ def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
 
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
-    result = run_problem(invariant.engine, invariant.work, invariant.sampling, lambda n: None)
+    work = of_pivots(invariant, 0, 1)
+    assert all(request.text_prompt == request.prompt for request in work.requests)
+    rows = passes(invariant, CATALOGUE, work)
     ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design
-    exact1, exact2, refeed = (
-        [{k: v for k, v in row.items() if k not in ignored} for row in result["passes"][name]]
-        for name in PASSES
-    )
-    assert len(exact1) >= 6
-    assert exact1 == exact2 == refeed
+    found = {
+        name: [{k: v for k, v in row.items() if k not in ignored} for row in rows[name]]
+        for name in CATALOGUE
+    }
+    assert len(found["exact1"]) == 6
+    assert all(found[name] == found["exact1"] for name in CATALOGUE)
 
 
 def test_a_worker_that_dies_ends_the_job(invariant):

@@ -112,7 +112,7 @@ def test_everything_that_is_promised_is_there(finished):
     names = list(table["configuration"])
     assert {"main", "greedy", "batchinv"} <= set(names)
     assert sorted(p.stem for p in (results / "analysis").glob("*.json")) == sorted(names)
-    for number in (1, 2, 3, 5):
+    for number in (1, 2, 3, 4, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
         assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))

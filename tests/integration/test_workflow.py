@@ -18,7 +18,7 @@ from replay.storage import sha256_file
 pytestmark = pytest.mark.engine
 
 GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
-SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
+SHOWN = {"table", "decomposition", "statistics", "figures", "report"}  # made from the analyses
 
 
 def test_everything_that_is_promised_is_there(finished):
@@ -29,9 +29,12 @@ def test_everything_that_is_promised_is_there(finished):
         "floor_polarity_pct", "excess_pp", "t_clustered", "z",
     ]  # fmt: skip
     assert list(table.configuration) == ["main", "batch-invariant"]
+    parts = pd.read_csv(results / "tables" / "table2.csv").set_index("configuration")
+    assert parts["state_pct"].notna().tolist() == [True, False]
+    assert parts.loc["batch-invariant", "note"] == "not applicable: no prefill_warm pass"
     statistics = pd.read_csv(results / "tables" / "statistics.csv")
     assert set(statistics.configuration) == {"main", "batch-invariant"}
-    for number in (1, 2, 3, 5):
+    for number in (1, 2, 3, 4, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
         assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
@@ -125,9 +128,14 @@ def test_records_are_complete_and_consistent(finished):
     assert len(records["pivots"]) >= 4
     for row in records["pivots"]:
         assert row["cache_ok_exact1"] and row["cache_ok_exact2"] and row["flags"] == []
+        assert row["cache_ok_prefill_warm"]
         assert row["A_exact1"] in (-1.0, -0.5, 0.0, 0.5, 1.0)
         assert row["offset"] <= 2 and row["margin"] < 1.0
         assert row["A_exact1"] == row["A_exact2"], "the in-process floor is zero"
+    assert any(row["trunk_delta_exact1"] is not None for row in records["pivots"])
+    orders = [tuple(entry["pass_order"]) for entry in records["per_problem"] if entry["pivots"]]
+    assert {frozenset(order) for order in orders} == {frozenset(records["config"]["passes"])}
+    assert len(set(orders)) > 1, "the order is drawn for every problem"
     cohorts = {row["cohort"] for row in records["pivots"]}
     assert "primary" in cohorts
     report = next((finished.folder / "results/tiny/screen").glob("screened_*/cohort.json"))
@@ -160,8 +168,8 @@ def test_changing_k_reruns_passes_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1,
-        "figures": 1, "browser": 2, "report": 1,
+        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1,
+        "decomposition": 1, "statistics": 1, "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -170,8 +178,8 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1, "figures": 1,
-        "browser": 2, "report": 1,
+        "grade": 2, "records": 2, "analyze": 2, "table": 1, "decomposition": 1, "statistics": 1,
+        "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -180,7 +188,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     [
         ("report", {"report"}),
         ("tables", {"analyze"} | SHOWN),
-        ("invariance", {"check_invariance", "table", "figures", "report"}),
+        ("invariance", {"check_invariance", "table", "decomposition", "figures", "report"}),
         ("pivots", {"passes", *GRADED} | SHOWN),
         ("grading", {"screen", "trunks", "passes", *GRADED} | SHOWN),
         ("devices", {"screen", "trunks", "passes", *GRADED, "check_invariance"} | SHOWN),

@@ -224,6 +224,8 @@ TRUNKS = [
 SETTINGS = {
     "engine": {"max_model_len": 64, "kv_cache_gib": 1.0, "max_num_seqs": 4},
     "pivots": {"margin_lt": 1.0, "boundary_slack": 2, "max_per_rollout": 5, "ranking": "text"},
+    "passes": PASSES,
+    "pass_order": "listed",
     "continuations": {"k": 2, "max_tokens": 8, "probe_tokens": 8, "temperature": 1, "top_p": 1},
 }
 GRADING = {"grader": "strict", "scope": None}
@@ -294,11 +296,17 @@ class Shard:
 
     def run_grades(self):
         grades.run(
-            GRADING, [str(self.trunks)], [self.passes], self.dataset, self.checkpoint, self.grades
+            GRADING,
+            PASSES,
+            [str(self.trunks)],
+            [self.passes],
+            self.dataset,
+            self.checkpoint,
+            self.grades,
         )
 
     def run_records(self):
-        records.run({"k": 2}, [str(self.passes)], str(self.grades), self.records)
+        records.run({"k": 2, "passes": PASSES}, [str(self.passes)], str(self.grades), self.records)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ PROVENANCE = (
     else None
 )
 RESULTS = f"results/{STUDY.config['run']}"
-FIGURES = [1, 2, 3, 5]
+FIGURES = [1, 2, 3, 4, 5]
 # The page's pivots with their texts: with the figures it stays below 5 MB.
 BROWSER_BYTES = 4_000_000
 

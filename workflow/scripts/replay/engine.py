@@ -239,16 +239,23 @@ class Engine:
             temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, detokenize=False
         )
 
-    def generate(self, prompts: list[list[int]], parameters: list) -> list[Completion]:
+    def generate(
+        self, prompts: list[list[int]], parameters: list, arrivals: list[int] | None = None
+    ) -> list[Completion]:
         """Run one batch of token-id prompts to the end; completions in the order of the prompts.
+
+        `arrivals` says how many of them are admitted before each step, in order; without it the
+        engine is handed all at once. It takes an in-process engine, whose steps are ours.
 
         Raises EngineError when the engine dies, and when a request returns nothing, something
         else than was asked for, or numbers that are none.
         """
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
         try:
-            outputs = self.llm.generate(
-                [{"prompt_token_ids": ids} for ids in prompts], parameters, use_tqdm=False
-            )
+            if arrivals is None:
+                outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+            else:
+                outputs = self._staggered(requests, parameters, arrivals)
         except Exception as error:
             raise EngineError(
                 f"the engine failed during a batch of {len(prompts)} requests "
@@ -261,6 +268,17 @@ class Engine:
             completion(f"request {number} of {len(prompts)}", *request)
             for number, request in enumerate(zip(outputs, prompts, parameters, strict=True), 1)
         ]
+
+    def _staggered(self, requests: list[dict], parameters: list, arrivals: list[int]) -> list:
+        outputs, first = [], 0
+        for count in arrivals:
+            arriving = slice(first, first + count)
+            if count:
+                self.llm.enqueue(requests[arriving], parameters[arriving], use_tqdm=False)
+            first += count
+            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+        outputs += self.llm.wait_for_completion(use_tqdm=False)
+        return sorted(outputs, key=lambda output: int(output.request_id))
 
     def reset(self) -> None:
         """Empty the prefix cache, or raise: a silent refusal would make a re-feed an exact pass."""
@@ -278,6 +296,14 @@ class Engine:
 
         Raises KVStateError when a block is no longer resident.
         """
+        block_ids = list(self._resident(sequences).values())
+        ranks = self.settings["tensor_parallel"]
+        metadata = kv_state.describe(sequences, self.block_size, ranks)
+        self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
+        return block_ids
+
+    def _resident(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+        """The block id that a request would hit for each token prefix that a block ends."""
         prefixes, _ = kv_state.unique_blocks(sequences, self.block_size)
         block_ids = self._ask("resident_blocks", sequences)["block_ids"]
         if len(block_ids) != len(prefixes):
@@ -285,10 +311,26 @@ class Engine:
                 f"{len(prefixes) - len(block_ids)} of {len(prefixes)} blocks are no longer in the "
                 "cache; raise engine.kv_cache_gib"
             )
-        ranks = self.settings["tensor_parallel"]
-        metadata = kv_state.describe(sequences, self.block_size, ranks)
-        self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
-        return block_ids
+        return dict(zip(prefixes, block_ids, strict=True))
+
+    def prefill_kv(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+        """Empty the cache, then compute the blocks of token sequences by prefill alone.
+
+        All sequences are one batch. Returns the block id of each token prefix that a block ends.
+
+        Raises KVStateError when a block is gone or is not one that these requests wrote.
+        """
+        self.reset()
+        parameters = [self.greedy(max_tokens=1, seed=0) for _ in sequences]
+        written = {
+            block
+            for completion in (self.generate(sequences, parameters) if sequences else [])
+            for block in completion.block_ids
+        }
+        blocks = self._resident(sequences)
+        if strange := set(blocks.values()) - written:
+            raise kv_state.KVStateError(f"blocks {sorted(strange)} were not written by the prefill")
+        return blocks
 
     def restore_kv(self, path: Path) -> dict[tuple[int, ...], int]:
         """Empty the cache, then put saved blocks back as free, hit-able blocks.

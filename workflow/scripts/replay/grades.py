@@ -6,7 +6,7 @@ from pathlib import Path
 from replay.datasets import load_problems
 from replay.grading import GRADERS, Answer, grade, graders_of
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, PASSES, PROBE, pivot_key
+from replay.protocol import ARMS, PROBE, pivot_key
 from replay.storage import StoredFileError, check_folder, read_jsonl, seal_folder, write_jsonl
 
 
@@ -74,6 +74,7 @@ def grade_pass(
 
 def run(
     grading: dict,
+    passes: list[str],
     trunk_folders: list[str],
     passes_folders: list[str],
     dataset: Path | str,
@@ -87,11 +88,11 @@ def run(
     """
     for trunks in trunk_folders:
         check_folder(trunks)
-    for passes in passes_folders:
-        check_folder(passes, made_from=trunk_folders)
+    for passed in passes_folders:
+        check_folder(passed, made_from=trunk_folders)
 
     def of_passes(name: str) -> Iterator[dict]:
-        return (row for passes in passes_folders for row in read_jsonl(Path(passes) / name))
+        return (row for passed in passes_folders for row in read_jsonl(Path(passed) / name))
 
     tokenizer = load_tokenizer(model)
     problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
@@ -110,7 +111,7 @@ def run(
         return tokenizer.decode(ids, skip_special_tokens=True)
 
     write_jsonl(Path(folder) / "trunks.jsonl", grade_trunks(rows, golds, grading))
-    for name in PASSES:
+    for name in passes:
         write_jsonl(
             Path(folder) / f"{name}.jsonl",
             grade_pass(of_passes(f"{name}.jsonl"), trunks, forced, golds, decode, grading),
