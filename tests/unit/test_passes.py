@@ -30,7 +30,7 @@ class FakeEngine:
     block_size = 16
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.overwritten = [], set()
 
     def sampled(self, **settings):
         return settings
@@ -47,6 +47,9 @@ class FakeEngine:
     def prefill_kv(self, sequences):
         self.asked.append(("prefill", sequences))
         return {}
+
+    def contents(self, blocks):
+        return {prefix: block in self.overwritten for prefix, block in blocks.items()}
 
     def generate(self, prompts, parameters, arrivals=None):
         self.asked.append(("generate", len(prompts), arrivals and sum(arrivals)))
@@ -183,3 +186,17 @@ def test_every_control_is_in_the_configurations_of_controls(root, name):
     listed = {p for entry in content["configurations"].values() for p in entry["passes"]}
     assert listed == set(CATALOGUE)
     assert content["pass_order"] == "random" and content["batch_invariant_twins"] is True
+
+
+def test_a_block_that_changed_during_a_pass_does_not_count_as_resumed():
+    """Its ids still are those that were restored; other rollouts' blocks are as they were."""
+
+    class Overwriting(FakeEngine):
+        def generate(self, *arguments):
+            self.overwritten = {11}
+            return super().generate(*arguments)
+
+    rows = run_problem(Overwriting(), work(), SAMPLING, ["exact1", "exact2"], lambda n: None)
+    for name in ("exact1", "exact2"):
+        found = rows["passes"][name]
+        assert {row["rollout"]: row["resumed"] for row in found} == {0: True, 1: False}
