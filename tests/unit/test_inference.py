@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from replay import inference
 from replay.inference import (
@@ -202,6 +203,13 @@ def test_holm_by_hand():
     # Ordered .01, .02, .04: times 3, 2, 1, and never below the one before.
     assert holm([0.04, None, 0.01, 0.02]) == pytest.approx([0.04, None, 0.03, 0.04])
     assert holm([None]) == [None] and holm([]) == []
+
+
+@pytest.mark.parametrize(
+    "p_values", [[0.3], [0.5, 0.6, 0.01], [0.01] * 4, [0.02, 0.0, 1.0, 0.011, 0.04, 0.9]]
+)
+def test_holm_equals_statsmodels(p_values):
+    assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1].tolist())
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=8))

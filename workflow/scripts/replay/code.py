@@ -4,6 +4,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1]
@@ -11,8 +12,15 @@ SCRIPTS = Path(__file__).parents[1]
 
 def imported_modules(source: Path) -> set[Path]:
     """Files of the `replay` package that a Python file imports, or names in full to vLLM."""
+    package = (name for name in _names(source.read_text("utf-8")) if name.startswith("replay."))
+    paths = (SCRIPTS / (name.replace(".", "/") + ".py") for name in package)
+    return {path for path in paths if path.is_file()}
+
+
+@cache  # by content: parsing takes most of a digest, and every script reaches the same modules
+def _names(text: str) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -20,9 +28,7 @@ def imported_modules(source: Path) -> set[Path]:
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and re.fullmatch(r"replay(\.\w+)+", str(node.value)):
             names.update({node.value, node.value.rpartition(".")[0]})
-    package = (name for name in names if name.startswith("replay."))
-    paths = (SCRIPTS / (name.replace(".", "/") + ".py") for name in package)
-    return {path for path in paths if path.is_file()}
+    return names
 
 
 def files_used(script: str) -> list[Path]:

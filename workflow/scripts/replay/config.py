@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key and what it may be."""
 
 
+@cache
 def load_schema() -> dict:
     return yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
 

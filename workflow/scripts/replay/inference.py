@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import numpy as np
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 SEED = 0
 RESAMPLES = 10_000
@@ -152,10 +151,15 @@ def _binomial_p(successes: int, n: int) -> float | None:
 
 
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
-    """Holm's step-down adjustment over the p values that are defined; the others stay None."""
+    """Holm's step-down adjustment over the p values that are defined; the others stay None.
+
+    That of statsmodels gives the same, but collects garbage at every call: 0.2 s each, in a page.
+    """
     p_values = list(p_values)
-    defined = [p for p in p_values if p is not None]
-    if not defined:
-        return p_values
-    adjusted = iter(multipletests(defined, method="holm")[1])
-    return [None if p is None else float(next(adjusted)) for p in p_values]
+    ordered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, place) in enumerate(ordered):
+        highest = max(highest, min(1.0, p * (len(ordered) - rank)))
+        adjusted[place] = highest
+    return adjusted
