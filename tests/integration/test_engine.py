@@ -99,7 +99,7 @@ def invariant(sessions):
 def alone(sessions):
     """The first pivot's requests, each resumed alone by the engine that generated the trunks."""
     stock = sessions.of("stock", lambda: sessions.generated("stock"))
-    work = of_pivots(stock, 0, 1)
+    work = of_first_pivots(stock, 1)
     session = SimpleNamespace(**vars(stock) | {"work": work})
     return SimpleNamespace(work=work, completions=one_by_one(session))
 
@@ -118,10 +118,15 @@ def engine_core(sessions, alone):
     return sessions.of("engine-core", start)
 
 
-def of_pivots(session, first, last):
-    """The work on the pivots from number `first` to before `last` only."""
-    size = 2 * (session.sampling["k"] + 1)
-    return replace(session.work, requests=session.work.requests[first * size : last * size])
+def of_first_pivots(session, rollouts):
+    """The work on the first pivot of as many rollouts."""
+    first = {request.rollout: request.abs_pos for request in reversed(session.work.requests)}
+    chosen = {rollout: first[rollout] for rollout in sorted(first)[:rollouts]}
+    assert len(chosen) == rollouts
+    return replace(
+        session.work,
+        requests=[r for r in session.work.requests if chosen.get(r.rollout) == r.abs_pos],
+    )
 
 
 def passes(session, order, work=None):
@@ -192,10 +197,10 @@ def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
 
 @pytest.fixture(scope="module")
 def controls(sessions):
-    """Every pass but the serial ones over two pivots, in the listed and in a random order."""
+    """Every pass but the serial ones over two rollouts, in the listed and in a random order."""
     stock = sessions.of("stock", lambda: sessions.generated("stock"))
-    work = of_pivots(stock, 1, 3)
-    assert len(work.prefixes(16)) == 2, "of two rollouts, which share their prompt"
+    work = of_first_pivots(stock, 2)
+    assert len(work.prefixes(16)) == 2  # they share their prompt
     names = [name for name, kind in CATALOGUE.items() if kind.admission != "serial"]
     shuffled = pass_order(names, "random", PROBLEM.index)
     assert shuffled != names
@@ -579,7 +584,7 @@ def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
 
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
-    work = of_pivots(invariant, 0, 1)
+    work = of_first_pivots(invariant, 1)
     assert all(request.text_prompt == request.prompt for request in work.requests)
     rows = passes(invariant, CATALOGUE, work)
     ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design

@@ -31,7 +31,10 @@ TINY = {
             "label": "Main pooled", "cohorts": ["primary", "screened"],
             "passes": ["exact1", "exact2", "refeed", "prefill_warm"],
         },
-        "batch-invariant": {"cohorts": ["primary"], "numerics": "batch-invariant"},
+        "batch-invariant": {
+            "cohorts": ["primary"], "numerics": "batch-invariant",
+            "passes": ["exact1", "exact2", "refeed", "prefill_warm", "staggered"],
+        },
     },
 }  # fmt: skip
 

@@ -236,7 +236,7 @@ def test_the_floor_of_seeded_arrivals_stands_beside_that_of_timing(hand):
     timed = row(hand, "core", settings={"engine.process": "engine-core"})
     other = row(hand, "invariant", settings=timed["settings"], numerics="batch-invariant")
     (text,) = [t for _, t in readings([seeded, timed, other]) if "seeded arrivals" in t]
-    assert "a replica floor of 50.0 [" in text and "it is 16.7 [" in text
+    assert "a replica floor of 50.0% [" in text and "it is 16.7% [" in text
     assert text.endswith("in “Label of core”.")
 
 

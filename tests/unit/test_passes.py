@@ -185,7 +185,7 @@ def test_every_control_is_in_the_configurations_of_controls(root, name):
     content = yaml.safe_load((root / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
     listed = {p for entry in content["configurations"].values() for p in entry["passes"]}
     assert listed == set(CATALOGUE)
-    assert content["pass_order"] == "random" and content["batch_invariant_twins"] is True
+    assert content["pass_order"] == "random"
 
 
 def test_a_block_that_changed_during_a_pass_does_not_count_as_resumed():

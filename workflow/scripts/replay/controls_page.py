@@ -33,11 +33,13 @@ def tables(configurations: list[dict]) -> Iterator[dict]:
         "columns": MEANINGS,
         "rows": list(zip(configurations, printed, strict=True)),
     }
+    used = {name for c in configurations for name in c["analysis"]["passes"]}
     yield {
         "caption": "The passes",
         "columns": {
-            "Pass": "in the order of the configuration's list",
-            "What it is": "its cache, its requests and what it is for",
+            "Pass": "; ".join(
+                f"{NAMES[n]}: {CATALOGUE[n].purpose}" for n in CATALOGUE if n in used
+            ),
             "Resumed": "pivots whose every request found the blocks that the pass was given",
             "Preempted": "pivots with a request that was interrupted and recomputed",
             "Same continuations": "continuations with the tokens that they had under exact 1",
@@ -45,11 +47,11 @@ def tables(configurations: list[dict]) -> Iterator[dict]:
             " exact 1, bit for bit",
         },
         "rows": [
-            (c, [NAMES[name], CATALOGUE[name].purpose, *_pass_cells(facts)])
+            (c, [NAMES[name], *_pass_cells(facts)])
             for c in configurations
             for name, facts in c["analysis"]["passes"].items()
         ],
-        "texts": 3,
+        "texts": 2,
     }
     if fidelity := list(_fidelity_rows(configurations)):
         yield {
@@ -120,16 +122,16 @@ def _parts(analysis: dict) -> str:
     if not total["flips"]:
         return "re-feeding changed no sign, so there is nothing to divide."
     shares, surplus = (analysis["decomposition"][name] for name in ("shares", "surplus"))
+    state_share, batch_share = (cell(shares[name], ".0f", "%") for name in PARTS)
     verdicts = {True: "they add up", False: "they do not add up", None: "too few problems to tell"}
     verdict = verdicts[analysis["decomposition"]["adds_up"]]
     means = {n: analysis["comparisons"][n]["mean_difference"] for n in ("refeed", *PARTS)}
     refeed, state, batch = (f"{means[n]['estimate']:+z.3f}" for n in means)
     return (
-        f"recomputed state alone changes {cell(shares['state'], '.0f')}% as many signs as"
-        f" re-feeding and batch dynamics alone {cell(shares['batch'], '.0f')}%; the parts sum to"
-        f" {cell(surplus, '.1f')} points above the total:"
-        f" {verdict}. The signed mean difference, {refeed}, is {state} of state and {batch} of"
-        " batches."
+        f"recomputed state alone changes {state_share} as many signs as re-feeding and batch"
+        f" dynamics alone {batch_share}; the parts sum to {cell(surplus, '.1f')} points above the"
+        f" total: {verdict}. The signed mean difference, {refeed}, is {state} of state and {batch}"
+        " of batches."
     )
 
 
@@ -139,13 +141,14 @@ def _floors(configuration: dict, configurations: list[dict]) -> str:
     if seeded is None:
         return ""
     timed = [
-        f"{cell(other['analysis']['comparisons']['floor']['rate'], '.1f')}% in “{other['label']}”"
+        f"{cell(other['analysis']['comparisons']['floor']['rate'], '.1f', '%')} in"
+        f" “{other['label']}”"
         for other in configurations
         if other["settings"].get("engine.process") == "engine-core"
         and all(other[key] == configuration[key] for key in ("model", "numerics"))
     ]
     beside = f"; where admission depends on timing it is {' and '.join(timed)}" if timed else ""
-    return f"seeded arrivals make a replica floor of {cell(seeded['rate'], '.1f')}%{beside}."
+    return f"seeded arrivals make a replica floor of {cell(seeded['rate'], '.1f', '%')}{beside}."
 
 
 def _order(effect: dict) -> str:

@@ -100,13 +100,13 @@ def printed2(rows: list[dict]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["Configuration", "n", *headings], dtype=str)
 
 
-def cell(interval: dict | None, spec: str) -> str:
-    """An interval in percent; why it has none stands in its place."""
+def cell(interval: dict | None, spec: str, unit: str = "") -> str:
+    """An estimate in percent with its interval; why it has none stands in its place."""
     if interval is None:
         return NOT_APPLICABLE
     if interval["estimate"] is None:
         return UNDEFINED
-    text = number(100 * interval["estimate"], f"z{spec}")
+    text = number(100 * interval["estimate"], f"z{spec}") + unit
     if not interval["ci95"]:
         return f"{text} [{interval['undefined']}]"
     low, high = (number(100 * bound, f"z{spec}") for bound in interval["ci95"])
