@@ -366,6 +366,10 @@ def test_a_block_restored_wrongly_is_found_and_never_hit(stock, monkeypatch):
     assert completion.num_cached_tokens == 0
 
 
+def of_first_pivot(session):
+    return replace(session.work, requests=session.work.requests[: 2 * (session.sampling["k"] + 1)])
+
+
 def run_disturbed(stock, monkeypatch, before=None, after=None):
     """exact1 of one pivot, with something done before or after the engine's batch."""
     generate = stock.engine.generate
@@ -378,7 +382,7 @@ def run_disturbed(stock, monkeypatch, before=None, after=None):
         return completions
 
     monkeypatch.setattr(stock.engine, "generate", disturbed)
-    rows = passes(stock, ["exact1"], of_pivots(stock, 0, 1))["exact1"]
+    rows = passes(stock, ["exact1"], of_first_pivot(stock))["exact1"]
     monkeypatch.undo()
     return rows
 
@@ -429,7 +433,7 @@ def test_preemption_and_eviction_in_a_pass_are_recorded(stock, tight, monkeypatc
         stock, monkeypatch, before=lambda: tight.take(free=12), after=tight.give_back
     )
     assert any(row["preemptions"] for row in rows)
-    undisturbed = passes(stock, ["exact1"], of_pivots(stock, 0, 1))["exact1"]
+    undisturbed = passes(stock, ["exact1"], of_first_pivot(stock))["exact1"]
     assert all(row["resumed"] and not row["preemptions"] for row in undisturbed)
 
 
