@@ -42,6 +42,7 @@ rule all:
     input:
         f"{RESULTS}/report/index.html",
         multiext(f"{RESULTS}/tables/table1", ".csv", ".md", ".tex"),
+        multiext(f"{RESULTS}/tables/table2", ".csv", ".md", ".tex"),
         multiext(f"{RESULTS}/tables/statistics", ".csv", ".md", ".tex"),
         expand(
             f"{RESULTS}/figures/figure{{n}}.{{format}}",
@@ -79,6 +80,12 @@ onstart:
     hold_lock("results")
     if STUDY.note:
         logger.warning(STUDY.note)
+
+
+onsuccess:
+    # Kept until now: a job that dies between its end and Snakemake's note of it is run again.
+    for output in {output for job in workflow.dag.jobs for output in job.output}:
+        clear_workspace(output)
 
 
 onerror:

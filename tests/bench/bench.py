@@ -50,7 +50,7 @@ def main() -> None:
         ours, direct, results = [], [], []
         for _ in range(REPEATS):
             started = time.monotonic()
-            results.append(run_problem(engine, work, sampling, lambda done: None))
+            results.append(run_problem(engine, work, sampling, list(PASSES), lambda done: None))
             ours.append((time.monotonic() - started) / len(PASSES))
             started = time.monotonic()
             for _ in PASSES:

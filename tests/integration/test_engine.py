@@ -1,18 +1,21 @@
 """Real vLLM on the CPU: restored state, seeds, resets, numerics, and the engine's own process."""
 
+import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from safetensors.torch import save_file
 
 from replay.datasets import Problem
 from replay.engine import Engine, EngineError
 from replay.invariance import Size, check_engine, verdict
-from replay.kv_state import KVStateError, describe
-from replay.passes import plan, run_problem
+from replay.kv_state import KVStateError, block_bytes, block_digests, describe
+from replay.passes import pass_order, plan, prepare, retokenised, run_problem
 from replay.prompts import load_tokenizer
-from replay.protocol import PASSES, PROBE
+from replay.protocol import CATALOGUE, PASSES, PROBE
 from replay.storage import Workspace
 from replay.trunks import TrunkGenerator
 
@@ -67,8 +70,9 @@ class Sessions:
         workspace = Workspace(self.folder / numerics / "out", "x")
         generator = TrunkGenerator(workspace, self.checkpoint, settings)
         rows = generator.rollouts(PROBLEM)
-        special = set(load_tokenizer(self.checkpoint).all_special_ids)
-        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special)
+        tokenizer = load_tokenizer(self.checkpoint)
+        special, text = set(tokenizer.all_special_ids), partial(retokenised, tokenizer)
+        work = plan(rows, "c", generator.kv_piece(PROBLEM.index), settings, special, text)
         return SimpleNamespace(
             engine=generator.engine, rows=rows, work=work, sampling=settings["continuations"]
         )
@@ -95,7 +99,7 @@ def invariant(sessions):
 def alone(sessions):
     """The first pivot's requests, each resumed alone by the engine that generated the trunks."""
     stock = sessions.of("stock", lambda: sessions.generated("stock"))
-    work = replace(stock.work, requests=stock.work.requests[: 2 * (stock.sampling["k"] + 1)])
+    work = of_first_pivots(stock, 1)
     session = SimpleNamespace(**vars(stock) | {"work": work})
     return SimpleNamespace(work=work, completions=one_by_one(session))
 
@@ -112,6 +116,26 @@ def engine_core(sessions, alone):
         )  # fmt: skip
 
     return sessions.of("engine-core", start)
+
+
+def of_first_pivots(session, rollouts):
+    """The work on the first pivot of as many rollouts."""
+    first = {request.rollout: request.abs_pos for request in reversed(session.work.requests)}
+    chosen = {rollout: first[rollout] for rollout in sorted(first)[:rollouts]}
+    assert len(chosen) == rollouts
+    return replace(
+        session.work,
+        requests=[r for r in session.work.requests if chosen.get(r.rollout) == r.abs_pos],
+    )
+
+
+def passes(session, order, work=None):
+    """Rows by pass, run in this order."""
+    result = run_problem(
+        session.engine, work or session.work, session.sampling, list(order), lambda n: None
+    )
+    assert result["order"] == list(order) and list(result["seconds"]) == list(order)
+    return result["passes"]
 
 
 def requests(session):
@@ -160,7 +184,7 @@ def test_the_garbage_would_have_been_seen(stock):
 
 
 def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
-    result = run_problem(stock.engine, stock.work, stock.sampling, lambda n: None)["passes"]
+    result = passes(stock, PASSES)
     probes = {name: [r for r in result[name] if r["k"] == PROBE] for name in PASSES}
     assert [r["logprobs"] for r in probes["refeed"]] != [r["logprobs"] for r in probes["exact1"]]
     assert all(r["resumed"] for name in ("exact1", "exact2") for r in result[name])
@@ -169,6 +193,81 @@ def test_stock_refeed_is_cold_and_not_bit_exact_on_some_probes(stock):
     assert result["refeed"][0]["num_cached_tokens"] == 0 < result["exact2"][0]["num_cached_tokens"]
     for row, other in zip(result["exact1"], result["refeed"], strict=True):
         assert (row["seed"], row["arm"], row["k"]) == (other["seed"], other["arm"], other["k"])
+
+
+@pytest.fixture(scope="module")
+def controls(sessions):
+    """Every pass but the serial ones over two rollouts, in the listed and in a random order."""
+    stock = sessions.of("stock", lambda: sessions.generated("stock"))
+    work = of_first_pivots(stock, 2)
+    assert len(work.prefixes(16)) == 2  # they share their prompt
+    names = [name for name, kind in CATALOGUE.items() if kind.admission != "serial"]
+    shuffled = pass_order(names, "random", PROBLEM.index)
+    assert shuffled != names
+    return work, passes(stock, names, work), passes(stock, shuffled, work)
+
+
+def test_passes_are_the_same_in_any_order(controls):
+    """In-process a pass is a function of its cache state and its arrivals, so any order replays."""
+    _, listed, shuffled = controls
+    assert {name: listed[name] for name in shuffled} == shuffled
+    assert listed["refeed2"] == listed["refeed"] and listed["exact2"] == listed["exact1"]
+
+
+def test_every_warm_pass_resumes_the_blocks_that_it_was_given(stock, controls):
+    work, listed, _ = controls
+    for name, rows in listed.items():
+        assert all(row["resumed"] == CATALOGUE[name].warm for row in rows), name
+    hits = {name: [row["num_cached_tokens"] for row in rows] for name, rows in listed.items()}
+    assert hits["prefill_warm"] == hits["exact1"] != hits["refeed"]
+    # The blocks of prefill_warm hold what prefill computed, not what was decoded.
+    states = []
+    for state in ("restored", "prefilled"):
+        blocks = prepare(stock.engine, work, state)
+        layers = stock.engine.llm.collective_rpc("read_kv_blocks", args=(list(blocks.values()),))[0]
+        states.append(dict(zip(blocks, block_digests(layers), strict=True)))
+    restored, prefilled = states
+    assert set(prefilled) < set(restored)  # the rollouts with pivots, up to their last pivots
+    assert any(prefilled[prefix] != restored[prefix] for prefix in prefilled)
+
+
+def test_staggered_arrivals_change_the_schedule_and_nothing_else(stock, controls):
+    """Each pass came out the same twice; arrivals all at once are the exact pass itself."""
+    work, listed, _ = controls
+    identities = {name: [(r["arm"], r["k"], r["seed"]) for r in listed[name]] for name in listed}
+    assert identities["staggered"] == identities["exact1"]
+    prompts, parameters = requests(SimpleNamespace(**vars(stock) | {"work": work}))
+    steps = []
+    step = stock.engine.llm.llm_engine.step
+
+    def counted():
+        steps.append(stock.engine.llm.llm_engine.get_num_unfinished_requests())
+        return step()
+
+    stock.engine.restore_kv(work.kv_path)
+    stock.engine.llm.llm_engine.step = counted
+    try:
+        at_once = stock.engine.generate(prompts, parameters, [len(prompts)])
+        assert steps[0] == len(prompts)
+        steps.clear()
+        spread = stock.engine.generate(prompts, parameters, [1, 0, len(prompts) - 1])
+        assert steps[:3] == [1, 1, len(prompts)]
+    finally:
+        del stock.engine.llm.llm_engine.step
+    exact = [(row["token_ids"], row["finish_reason"]) for row in listed["exact1"]]
+    assert [(c.token_ids, c.finish_reason) for c in at_once] == exact
+    assert len(spread) == len(prompts)
+    assert listed["staggered"] != listed["staggered2"] or listed["staggered"] != listed["exact1"]
+
+
+def test_serial_passes_take_one_request_at_a_time(stock, alone):
+    rows = passes(stock, ["serial_exact", "serial_refeed"], alone.work)
+    exact = [(c.token_ids, c.finish_reason, c.num_cached_tokens) for c in alone.completions]
+    assert [
+        (r["token_ids"], r["finish_reason"], r["num_cached_tokens"]) for r in rows["serial_exact"]
+    ] == exact
+    assert all(row["resumed"] for row in rows["serial_exact"])
+    assert all(row["num_cached_tokens"] == 0 for row in rows["serial_refeed"])
 
 
 def test_seeds_hold_and_are_what_makes_it_hold(stock):
@@ -248,6 +347,129 @@ def test_state_that_is_no_longer_resident_is_not_saved(stock, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_block_restored_wrongly_is_found_and_never_hit(stock, monkeypatch):
+    def wrong(worker):
+        """The worker's cache, as if it did not hold what was written to it."""
+        inner = worker.worker
+        read = inner.read_kv_blocks
+        inner.read_kv_blocks = lambda ids: [layer + 1 for layer in read(ids)]
+
+    def right(worker):
+        del worker.worker.read_kv_blocks
+
+    stock.engine.llm.collective_rpc(wrong)
+    with pytest.raises(KVStateError, match="the cache does not hold what was restored: block 0"):
+        stock.engine.restore_kv(stock.work.kv_path)
+    stock.engine.llm.collective_rpc(right)
+    prompts, parameters = requests(stock)
+    (completion,) = stock.engine.generate(prompts[:1], parameters[:1])
+    assert completion.num_cached_tokens == 0
+
+
+def of_first_pivot(session):
+    return replace(session.work, requests=session.work.requests[: 2 * (session.sampling["k"] + 1)])
+
+
+def run_disturbed(stock, monkeypatch, before=None, after=None):
+    """exact1 of one pivot, with something done before or after the engine's batch."""
+    generate = stock.engine.generate
+
+    def disturbed(prompts, parameters):
+        held = before() if before else None
+        completions = generate(prompts, parameters)
+        if after:
+            after(held)
+        return completions
+
+    monkeypatch.setattr(stock.engine, "generate", disturbed)
+    rows = passes(stock, ["exact1"], of_first_pivot(stock))["exact1"]
+    monkeypatch.undo()
+    return rows
+
+
+def test_a_pass_whose_blocks_were_overwritten_does_not_count_as_resumed(stock, monkeypatch):
+    """Every request hit its blocks, and nothing says what they held by then."""
+    overwrite = ("fill_kv_cache", None, (3.0,))
+    rows = run_disturbed(
+        stock, monkeypatch, after=lambda _: stock.engine.llm.collective_rpc(*overwrite)
+    )
+    assert all(row["num_cached_tokens"] > 0 and not row["resumed"] for row in rows)
+
+
+@pytest.fixture
+def tight(stock):
+    """Takes blocks away until only some are free, and gives them back."""
+    scheduler = stock.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
+    return SimpleNamespace(
+        take=lambda free: pool.get_new_blocks(pool.get_num_free_blocks() - free),
+        give_back=pool.free_blocks,
+    )
+
+
+def test_a_preempted_trunk_is_refused_with_the_size_that_it_needs(
+    stock, sessions, tight, tmp_path, monkeypatch
+):
+    trunks = SETTINGS["trunks"] | {"max_tokens": 40}
+    settings = SETTINGS | {"engine": stock.engine.settings, "trunks": trunks}
+    generator = TrunkGenerator(Workspace(tmp_path / "out", "x"), sessions.checkpoint, settings)
+    generator.engine, generate = stock.engine, stock.engine.generate
+
+    def cramped(prompts, parameters):
+        held = tight.take(free=12)
+        try:
+            return generate(prompts, parameters)
+        finally:
+            tight.give_back(held)
+
+    monkeypatch.setattr(stock.engine, "generate", cramped)
+    with pytest.raises(EngineError, match=r"preempted, .*engine\.kv_cache_gib, with 0\.0\d\d none"):
+        generator.rollouts(PROBLEM)
+    assert not list(tmp_path.rglob("*.json")) and not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_preemption_and_eviction_in_a_pass_are_recorded(stock, tight, monkeypatch):
+    rows = run_disturbed(
+        stock, monkeypatch, before=lambda: tight.take(free=12), after=tight.give_back
+    )
+    assert any(row["preemptions"] for row in rows)
+    undisturbed = passes(stock, ["exact1"], of_first_pivot(stock))["exact1"]
+    assert all(row["resumed"] and not row["preemptions"] for row in undisturbed)
+
+
+def test_an_output_that_is_missing_is_an_error(stock, monkeypatch):
+    generate = stock.engine.llm.generate
+    prompts, parameters = requests(stock)
+    monkeypatch.setattr(stock.engine.llm, "generate", lambda *a, **k: generate(*a, **k)[:-1])
+    with pytest.raises(EngineError, match=f"{len(prompts)} requests went in, {len(prompts) - 1}"):
+        stock.engine.generate(prompts, parameters)
+    monkeypatch.setattr(stock.engine.llm, "generate", lambda *a, **k: generate(*a, **k)[::-1])
+    with pytest.raises(EngineError, match=r"request 1 of \d+ came back with the prompt of another"):
+        stock.engine.generate(prompts, parameters)
+
+
+def test_nan_logits_are_an_error_and_no_tokens(stock):
+    """Sampled continuations carry no logprobs that would show it."""
+    prompts, parameters = requests(stock)
+    stock.engine.restore_kv(stock.work.kv_path)
+    stock.engine.llm.collective_rpc("fill_kv_cache", args=(float("nan"),))
+    try:
+        assert parameters[0].logprobs is None
+        with pytest.raises(EngineError, match="request 1 of 1: the model computed NaN logits"):
+            stock.engine.generate(prompts[:1], parameters[:1])
+    finally:
+        stock.engine.reset()
+        stock.engine.llm.collective_rpc("fill_kv_cache", args=(0.0,))
+
+
+def test_the_size_of_a_cache_is_what_the_state_file_says(stock):
+    """By which a cache too small for the trunks is found before an engine starts."""
+    size = block_bytes(stock.work.kv_path)
+    assert stock.engine.settings["kv_cache_gib"] * 2**30 // size == (
+        stock.engine.cache_config.num_gpu_blocks
+    )
+
+
 def test_facts_of_a_stock_engine(stock):
     facts = stock.engine.facts()
     assert facts["vllm"] == "0.22.1" and facts["attention_backend"] == "CPU_ATTN"
@@ -287,13 +509,13 @@ def test_state_is_resumed_bit_for_bit_by_the_engine_core_process(engine_core, al
 
 
 def test_every_exact_request_is_resumed_in_the_engine_core_process(engine_core):
-    result = run_problem(engine_core.engine, engine_core.work, engine_core.sampling, lambda n: None)
-    rows = result["passes"]
-    assert [len(rows[name]) for name in PASSES] == [6, 6, 6]
-    assert all(row["resumed"] for name in ("exact1", "exact2") for row in rows[name])
-    assert not any(row["resumed"] for row in rows["refeed"])
+    order = [*PASSES, "prefill_warm"]
+    rows = passes(engine_core, order)
+    assert [len(rows[name]) for name in order] == [6] * 4
+    for name in order:
+        assert all(row["resumed"] == CATALOGUE[name].warm for row in rows[name])
+        assert all(row["preemptions"] == 0 for row in rows[name])
     assert rows["refeed"][0]["num_cached_tokens"] == 0
-    assert all(row["preemptions"] == 0 for name in PASSES for row in rows[name])
 
 
 def test_after_a_damaged_state_the_engine_goes_on_and_hits_no_garbage(engine_core, alone, tmp_path):
@@ -333,6 +555,26 @@ def test_too_small_a_cache_is_said_by_the_engine_core_process_too(engine_core, t
     check_that_it_does_not_fit(engine_core.engine, tmp_path / "kv.safetensors")
 
 
+def kill_amid_a_batch(session, name):
+    """kill -9 of the process of the engine so named, while it computes; it is not started again."""
+    processes = psutil.Process().children(recursive=True)
+    (process,) = (p for p in processes if p.name().startswith(name))
+    sampled = session.engine.sampled
+    parameters = [sampled(temperature=1.0, top_p=1.0, max_tokens=400, seed=i) for i in range(16)]
+    prompts = [session.work.requests[0].prompt] * len(parameters)
+    killer = threading.Timer(1.0, process.kill)
+    killer.start()
+    try:
+        with pytest.raises(EngineError, match="failed during a batch of 16 requests .*are kept"):
+            session.engine.generate(prompts, parameters)
+    finally:
+        killer.join()
+
+
+def test_an_engine_core_process_that_dies_ends_the_job(engine_core):
+    kill_amid_a_batch(engine_core, "VLLM::Engine")
+
+
 def test_facts_of_a_batch_invariant_engine(invariant):
     facts = invariant.engine.facts()
     assert facts["environment"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
@@ -346,11 +588,17 @@ def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
 
 
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
-    result = run_problem(invariant.engine, invariant.work, invariant.sampling, lambda n: None)
+    work = of_first_pivots(invariant, 1)
+    assert all(request.text_prompt == request.prompt for request in work.requests)
+    rows = passes(invariant, CATALOGUE, work)
     ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design
-    exact1, exact2, refeed = (
-        [{k: v for k, v in row.items() if k not in ignored} for row in result["passes"][name]]
-        for name in PASSES
-    )
-    assert len(exact1) >= 6
-    assert exact1 == exact2 == refeed
+    found = {
+        name: [{k: v for k, v in row.items() if k not in ignored} for row in rows[name]]
+        for name in CATALOGUE
+    }
+    assert len(found["exact1"]) == 6
+    assert all(found[name] == found["exact1"] for name in CATALOGUE)
+
+
+def test_a_worker_that_dies_ends_the_job(invariant):
+    kill_amid_a_batch(invariant, "VLLM::Worker")

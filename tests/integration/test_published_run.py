@@ -112,7 +112,11 @@ def test_everything_that_is_promised_is_there(finished):
     names = list(table["configuration"])
     assert {"main", "greedy", "batchinv"} <= set(names)
     assert sorted(p.stem for p in (results / "analysis").glob("*.json")) == sorted(names)
-    for number in (1, 2, 3, 5):
+    parts = pd.read_csv(results / "tables" / "table2.csv")
+    assert list(parts["configuration"]) == names and parts["state_pct"].isna().all()
+    assert set(parts["note"]) == {"not applicable: no prefill_warm pass"}
+    assert parts["refeed_pct"].tolist() == pytest.approx(table["refeed_pct"].tolist(), abs=1e-5)
+    for number in (1, 2, 3, 4, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
         assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))

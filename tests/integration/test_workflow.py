@@ -2,14 +2,14 @@
 
 import json
 import os
+import random
 import re
-import signal
-import subprocess
 import time
 from itertools import pairwise
 
 import pandas as pd
 import pytest
+from kills import MOMENTS, Killed, choose
 from tiny_run import TINY
 
 from replay import published
@@ -18,7 +18,7 @@ from replay.storage import sha256_file
 pytestmark = pytest.mark.engine
 
 GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
-SHOWN = {"table", "statistics", "figures", "report"}  # made from the analyses
+SHOWN = {"table", "decomposition", "statistics", "figures", "report"}  # made from the analyses
 
 
 def test_everything_that_is_promised_is_there(finished):
@@ -29,9 +29,12 @@ def test_everything_that_is_promised_is_there(finished):
         "floor_polarity_pct", "excess_pp", "t_clustered", "z",
     ]  # fmt: skip
     assert list(table.configuration) == ["main", "batch-invariant"]
+    parts = pd.read_csv(results / "tables" / "table2.csv").set_index("configuration")
+    assert list(parts.index) == ["main", "batch-invariant"]
+    assert parts["note"].isna().all() and not parts.loc["batch-invariant", "state_pct"] > 0
     statistics = pd.read_csv(results / "tables" / "statistics.csv")
     assert set(statistics.configuration) == {"main", "batch-invariant"}
-    for number in (1, 2, 3, 5):
+    for number in (1, 2, 3, 4, 5):
         assert (results / "figures" / f"figure{number}.png").read_bytes()[:4] == b"\x89PNG"
         assert (results / "figures" / f"figure{number}.pdf").read_bytes()[:4] == b"%PDF"
         assert len(pd.read_csv(results / "figures" / f"figure{number}.csv"))
@@ -125,9 +128,14 @@ def test_records_are_complete_and_consistent(finished):
     assert len(records["pivots"]) >= 4
     for row in records["pivots"]:
         assert row["cache_ok_exact1"] and row["cache_ok_exact2"] and row["flags"] == []
+        assert row["cache_ok_prefill_warm"]
         assert row["A_exact1"] in (-1.0, -0.5, 0.0, 0.5, 1.0)
         assert row["offset"] <= 2 and row["margin"] < 1.0
         assert row["A_exact1"] == row["A_exact2"], "the in-process floor is zero"
+    assert any(row["trunk_delta_exact1"] is not None for row in records["pivots"])
+    orders = [tuple(entry["pass_order"]) for entry in records["per_problem"] if entry["pivots"]]
+    assert {frozenset(order) for order in orders} == {frozenset(records["config"]["passes"])}
+    assert len(set(orders)) > 1, "the order is drawn for every problem"
     cohorts = {row["cohort"] for row in records["pivots"]}
     assert "primary" in cohorts
     report = next((finished.folder / "results/tiny/screen").glob("screened_*/cohort.json"))
@@ -138,11 +146,13 @@ def test_records_are_complete_and_consistent(finished):
 def test_batch_invariant_numerics_make_all_passes_identical(finished):
     shard = finished.folder / "results/tiny/passes/batch-invariant/0-of-1"
     rows = {}
-    for name in ("exact1", "exact2", "refeed"):
+    passes = finished.read("results/tiny/records/batch-invariant.json")["config"]["passes"]
+    assert {"exact1", "exact2", "refeed", "prefill_warm", "staggered"} == set(passes)
+    for name in passes:
         rows[name] = [json.loads(line) for line in (shard / f"{name}.jsonl").open()]
         for row in rows[name]:
             del row["num_cached_tokens"], row["resumed"]
-    assert rows["exact1"] == rows["exact2"] == rows["refeed"] != []
+    assert rows["exact1"] and all(rows[name] == rows["exact1"] for name in passes)
 
 
 def test_stock_refeed_differs_on_some_channel(finished):
@@ -160,8 +170,8 @@ def test_changing_k_reruns_passes_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1,
-        "figures": 1, "browser": 2, "report": 1,
+        "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1,
+        "decomposition": 1, "statistics": 1, "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -170,8 +180,8 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     planned = finished.planned("all", config=config)
     finished.configure()
     assert planned == {
-        "grade": 2, "records": 2, "analyze": 2, "table": 1, "statistics": 1, "figures": 1,
-        "browser": 2, "report": 1,
+        "grade": 2, "records": 2, "analyze": 2, "table": 1, "decomposition": 1, "statistics": 1,
+        "figures": 1, "browser": 2, "report": 1,
     }  # fmt: skip
 
 
@@ -180,7 +190,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     [
         ("report", {"report"}),
         ("tables", {"analyze"} | SHOWN),
-        ("invariance", {"check_invariance", "table", "figures", "report"}),
+        ("invariance", {"check_invariance", "table", "decomposition", "figures", "report"}),
         ("pivots", {"passes", *GRADED} | SHOWN),
         ("grading", {"screen", "trunks", "passes", *GRADED} | SHOWN),
         ("devices", {"screen", "trunks", "passes", *GRADED, "check_invariance"} | SHOWN),
@@ -211,34 +221,68 @@ def test_a_configuration_is_a_target_of_its_own(finished):
     assert not (SHOWN | {"browser", "check_invariance"}) & set(planned)
 
 
-def kill_group(process: subprocess.Popen) -> None:
-    """kill -9 of the run and of everything that it started."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def set_time(folder, seconds):
+    """The time of a folder as Snakemake reads it, relative to now."""
+    for path in (folder, folder / ".snakemake_timestamp"):
+        os.utime(path, (time.time() + seconds,) * 2)
 
 
-def test_kill_in_passes_keeps_finished_problems_and_changes_nothing(finished):
-    """The passes on the same trunks, killed after the first problem, then run again."""
-    config, options = finished.copied("killed", "screen", "trunks")
-    process = subprocess.Popen(
-        finished.command("main", *options, config=config),
-        cwd=finished.folder, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    unfinished = finished.folder / "results/killed/passes/main/.0-of-1.unfinished"
-    deadline = time.monotonic() + 600
-    while not list(unfinished.glob("*/*.json")):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    kill_group(process)
-    kept = {path: path.stat().st_mtime_ns for path in unfinished.glob("*/*.json")}
-    assert kept and not (finished.folder / "results/killed/passes/main/0-of-1").exists()
+def test_a_clock_that_jumps_costs_a_job_at_most(finished):
+    """Set back between two jobs, files from the future; set forward, files that look too old."""
+    config, options = finished.copied("clock", "screen", "trunks", "passes")
+    results = finished.folder / "results" / "clock"
+    grades, passes = results / "grades" / "main", results / "passes" / "main" / "0-of-1"
+    (trunks,) = results.glob("trunks/primary_*_stock_*/0-of-1")
+    command = [str(grades.relative_to(finished.folder)), *options]
+    set_time(passes, 3600)
+    output = finished.snakemake(*command, config=config, ok=False)
+    assert re.search(r"Output results/clock/grades/.* has older modification time .*clock", output)
+    assert not grades.exists()
+    set_time(passes, 0)
+    finished.snakemake(*command, config=config)
+    finished.assert_same("clock", "grades/main/*.jsonl", "grades/main/SHA256SUMS")
+    set_time(trunks, 3600)
+    assert finished.planned(*command, config=config) == {"passes": 1, "grade": 1}
 
-    finished.snakemake("main", *options, config=config)  # the same command
-    assert not unfinished.exists()
+
+KILLS, SEED = int(os.environ.get("KILLS", 3)), int(os.environ.get("SEED", 1))
+
+
+def test_a_killed_run_loses_nothing_and_changes_nothing(finished):
+    """kill -9 at seeded moments of trunks, passes, grade and analyze, then the same command.
+
+    `KILLS=32 SEED=7` asks for more of them, and for others.
+    """
+    generator = random.Random(SEED)
+    kills = 0
+    while kills < KILLS:
+        chosen = generator.sample(list(MOMENTS), k=min(KILLS - kills, len(MOMENTS)))
+        rules = sorted(chosen, key=list(MOMENTS).index)
+        kills += killed_run(finished, f"killed{kills}", rules, generator)
+    print(f"{kills} kills with seed {SEED}")
+
+
+def killed_run(finished, run, rules, generator) -> int:
+    """A run killed once in each of `rules`, ended, and compared; returns the number of kills."""
+    kept = ("screen",) if "trunks" in rules else ("screen", "trunks")
+    config, options = finished.copied(run, *kept)
+    results = finished.folder / "results" / run
+    command = finished.command("main", *options, config=config)
+    killed, kills = Killed(command, finished.folder, results), 0
+    for moment in [choose(rule, generator) for rule in rules]:
+        before = len(killed.pieces)
+        if killed.attempt(moment):
+            kills += 1
+            print(f"{run}: killed at {moment}; pieces: {before}, then {len(killed.pieces)}")
+    killed.attempt()
+    problems = len(finished.read(finished.results / "passes/main/0-of-1/seconds.json"))
+    if "trunks" in rules:
+        problems += len(list(finished.results.glob("trunks/*_stock_*/0-of-1/kv/*")))
+    assert len(killed.pieces) == problems >= 3
+    assert all(len(times) == 1 for times in killed.pieces.values()), "a problem was computed twice"
+    assert not list(results.glob("*/*/.*.unfinished"))
     finished.assert_same(
-        "killed", "passes/main/0-of-1/*.jsonl", "records/main.json", "analysis/main.json"
-    )
-    log = (finished.folder / "results/killed/logs/passes/main/0-of-1.log").read_text()
-    assert f"{len(kept)} finished problems are kept" in log
+        run, "trunks/*_stock_*/0-of-1/trunks.jsonl", "passes/main/0-of-1/*.jsonl",
+        "grades/main/*.jsonl", "records/main.json", "analysis/main.json",
+    )  # fmt: skip
+    return kills

@@ -25,9 +25,16 @@ TINY = {
     "trunks": {"rollouts": 4, "max_tokens": 96},
     "pivots": {"max_per_rollout": 1},
     "continuations": {"k": 2, "max_tokens": 32, "probe_tokens": 8},
+    "pass_order": "random",
     "configurations": {
-        "main": {"label": "Main pooled", "cohorts": ["primary", "screened"]},
-        "batch-invariant": {"cohorts": ["primary"], "numerics": "batch-invariant"},
+        "main": {
+            "label": "Main pooled", "cohorts": ["primary", "screened"],
+            "passes": ["exact1", "exact2", "refeed", "prefill_warm"],
+        },
+        "batch-invariant": {
+            "cohorts": ["primary"], "numerics": "batch-invariant",
+            "passes": ["exact1", "exact2", "refeed", "prefill_warm", "staggered"],
+        },
     },
 }  # fmt: skip
 

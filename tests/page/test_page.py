@@ -10,6 +10,7 @@ from chromium import chromium, executable
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.browser import Texts, build
+from replay.controls import controls
 from replay.figures import draw_all
 from replay.protocol import PASSES
 from replay.report import build_report
@@ -59,7 +60,8 @@ def grades(records, name):
 
 
 def configuration(name, records):
-    stored = {"config": {"k": 1, "sections": {"grading": {"grader": "strict"}}}, "pivots": records}
+    config = {"k": 1, "sections": {"grading": {"grader": "strict"}}}
+    stored = {"config": config, "per_problem": [], "pivots": records}
     texts = Texts(
         stored,
         {i: {"question": f"What is 2 + {i}? <i>", "answer": 4} for i in range(2)},
@@ -70,7 +72,7 @@ def configuration(name, records):
     )
     return {
         "name": name, "label": f"Label of {name}", "model": "m", "numerics": "stock",
-        "records": stored, "analysis": analyze(records, 1) | beyond(records, 1),
+        "records": stored, "analysis": analyze(records, 1) | beyond(records, 1) | controls(stored),
         "settings": {"continuations.k": len(records)}, "cohorts": [COHORT], "note": "",
         "browser": build(stored, texts, 10**6),
     }  # fmt: skip
@@ -84,14 +86,16 @@ def page(tmp_path_factory):
         configuration("one", [record(0, 11, 1.0), record(0, 13, 0.0), record(1, 12, -1.0)]),
         configuration("other", [record(1, 14, 1.0)]),
     ]
-    kinds = [[folder / f"figure{n}.{kind}" for n in (1, 2, 3, 5)] for kind in ("pdf", "png", "csv")]
+    kinds = [
+        [folder / f"figure{n}.{kind}" for n in (1, 2, 3, 4, 5)] for kind in ("pdf", "png", "csv")
+    ]
     draw_all(cases, *kinds)
     context = {
         "run": "test", "title": "A page", "question": "Does it matter?", "configurations": cases,
         "engine": {"vllm": "0"}, "needed": "Nothing.", "generated": "0123abc",
         "counts": dict.fromkeys(("trunk_rollouts", "pivots", "requests"), 4)
         | {"trunk_accuracy": 0.5},
-        "table": table1(cases), "figures": dict(zip((1, 2, 3, 5), kinds[1], strict=True)),
+        "table": table1(cases), "figures": dict(zip((1, 2, 3, 4, 5), kinds[1], strict=True)),
     }  # fmt: skip
     path = folder / "index.html"
     path.write_text(build_report(context), encoding="utf-8")
@@ -263,7 +267,7 @@ def test_contrast_is_at_least_that_of_wcag_aa(browser, page, dark):
 
 def test_figure_data_can_be_downloaded(tab):
     links = tab.js("[...document.querySelectorAll('a[download]')].map(a => [a.download, a.href])")
-    assert [name for name, _ in links] == [f"figure{n}.csv" for n in (1, 2, 3, 5)]
+    assert [name for name, _ in links] == [f"figure{n}.csv" for n in (1, 2, 3, 4, 5)]
     assert all(len(pd.read_csv(urllib.request.urlopen(url))) for _, url in links)
 
 

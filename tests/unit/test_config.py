@@ -295,3 +295,90 @@ def test_trunk_settings_are_not_the_engines(config):
     before = load_study(config).engine_sets
     put(config, "configurations.k8.trunks", {"temperature": 0.9})
     assert set(load_study(config).engine_sets) == set(before)
+
+
+IN_PROCESS = (
+    "exact1, exact2, refeed, refeed2, prefill_warm, serial_exact, serial_refeed, staggered, "
+    "staggered2, text_refeed"
+)
+ENGINE_CORE = IN_PROCESS.replace("staggered, staggered2, ", "")
+
+
+@pytest.mark.parametrize(
+    ("passes", "process", "message"),
+    [
+        (
+            ["exact1", "exact2"],
+            "in-process",
+            "refeed is missing; Table 1 compares exact1, exact2, r",
+        ),
+        (["refeed2"], "in-process", "exact1, exact2, refeed is missing"),
+        ([], "in-process", f"these can be listed: {IN_PROCESS}"),
+        (
+            ["exact1", "exact2", "refeed", "refeed"],
+            "in-process",
+            f"refeed is listed twice; with engine.process in-process these can be listed: "
+            f"{IN_PROCESS}, each once",
+        ),
+        (
+            ["exact1", "exact2", "refeed", "staggered"],
+            "engine-core",
+            "configurations.k8: passes: staggered needs engine.process in-process; with "
+            f"engine.process engine-core these can be listed: {ENGINE_CORE}",
+        ),
+        (
+            ["exact1", "exact2", "refeed", "warm"],
+            "in-process",
+            "configurations.k8.passes.3: 'warm' is not one of 'exact1', 'exact2', 'refeed', 'ref",
+        ),
+        ("exact1", "in-process", "configurations.k8.passes: 'exact1' is not of type 'array'"),
+    ],
+)
+def test_passes_that_cannot_be_run_are_refused_with_those_that_can(
+    config, passes, process, message
+):
+    put(config, "configurations.k8.passes", passes)
+    put(config, "configurations.k8.engine", {"process": process})
+    with pytest.raises(ConfigError) as error:
+        load_study(config)
+    assert message in str(error.value) and "configurations.k8" in str(error.value)
+
+
+def test_passes_are_those_of_the_study_or_of_the_configuration(config):
+    config.pop("passes", None)
+    for entry in config["configurations"].values():
+        entry.pop("passes", None)
+    plain = load_study(config).configurations
+    assert {tuple(c.sections["passes"]) for c in plain.values()} == {("exact1", "exact2", "refeed")}
+    assert {c.sections["pass_order"] for c in plain.values()} == {"listed"}
+    put(config, "passes", ["exact1", "exact2", "refeed", "refeed2"])
+    put(config, "configurations.k8.passes", ["refeed", "exact2", "exact1"])
+    put(config, "configurations.k8.pass_order", "random")
+    study = load_study(config).configurations
+    assert study["main"].sections["passes"][-1] == "refeed2"
+    assert study["k8"].sections["passes"] == ["refeed", "exact2", "exact1"]
+    assert study["k8"].published_settings["pass_order"] == "random"
+    # Trunks do not depend on what is done with them.
+    assert [t.name for t in study["k8"].trunk_sets] == [t.name for t in plain["k8"].trunk_sets]
+
+
+def test_one_switch_gives_every_stock_configuration_a_batch_invariant_twin(config):
+    before = load_study(config).configurations
+    put(config, "batch_invariant_twins", True)
+    put(config, "configurations.invariant", config["configurations"].pop("batch-invariant"))
+    study = load_study(config).configurations
+    twins = {f"{name}-batch-invariant" for name, c in before.items() if c.numerics == "stock"}
+    assert set(study) == set(before) - {"batch-invariant"} | {"invariant"} | twins and twins
+    for name in twins:
+        stock, twin = study[name.removesuffix("-batch-invariant")], study[name]
+        assert twin.label == f"{stock.label}, batch-invariant"
+        assert twin.sections == stock.sections | {
+            "engine": stock.sections["engine"] | {"numerics": "batch-invariant"}
+        }
+
+
+def test_a_twin_takes_no_name_that_is_taken(config):
+    put(config, "batch_invariant_twins", True)
+    put(config, "configurations.k8-batch-invariant", {"cohorts": ["screened"]})
+    with pytest.raises(ConfigError, match=r"configurations\.k8-batch-invariant: .* makes one of"):
+        load_study(config)

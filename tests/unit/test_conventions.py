@@ -104,8 +104,9 @@ def test_what_a_reader_sees_is_in_the_report(parsed, running):
     claims = {"claims": ["claims.csv"]} if parsed.is_rule("claims") else {}
     assert marked == claims | {
         "table": ["table1.csv"],
+        "decomposition": ["table2.csv"],
         "statistics": ["statistics.csv"],
-        "figures": [f"figure{n}.png" for n in (1, 2, 3, 5)],
+        "figures": [f"figure{n}.png" for n in (1, 2, 3, 4, 5)],
         "report": ["index.html"],
     }
 

@@ -31,3 +31,11 @@ def test_no_document_holds_the_marks_of_a_merge(root, folder):
     for document in documents:
         text = document.read_text(encoding="utf-8")
         assert not re.search(r"^(<{7} |={7}$|>{7} )", text, flags=re.M), document
+
+
+def test_what_is_promised_names_tests_that_are_there(root):
+    promised = (root / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", promised))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py"))
+    assert named
+    assert named - set(re.findall(r"^def (test_\w+)\(", tests, flags=re.M)) == set()

@@ -12,6 +12,8 @@ from matplotlib.text import Text
 from replay import figures
 from replay.analysis import analyze
 from replay.beyond import beyond
+from replay.controls import controls
+from replay.protocol import CATALOGUE, PASSES
 
 SEVEN = [
     "Main pooled (t=.7, K=4)",
@@ -48,7 +50,9 @@ RECORDS = [
 
 
 def row(label, pivots, **fields):
-    analysis = analyze(pivots, 2) | beyond(pivots, 2)
+    passes = [name for name in CATALOGUE if pivots and f"A_{name}" in pivots[0]] or list(PASSES)
+    stored = {"config": {"k": 2, "passes": passes}, "per_problem": [], "pivots": pivots}
+    analysis = analyze(pivots, 2) | beyond(pivots, 2) | controls(stored)
     return {"name": label, "label": label, "model": "m", "analysis": analysis} | fields
 
 
@@ -86,6 +90,10 @@ def figure2(rows):
 
 def figure3(series):
     figures.figure3(figures.logprob_deltas(series), None, None)
+
+
+def figure4(rows):
+    figures.figure4(figures.control_effects(rows), None, None)
 
 
 def figure5(rows):
@@ -237,12 +245,45 @@ def test_figure5_says_where_nothing_is_selected(drawn):
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["nothing is selected"]
 
 
+def with_controls(*states):
+    """RECORDS with a pass on prefilled state and a re-feed replica."""
+    return [
+        r | {"A_prefill_warm": state, "A_refeed2": r["A_refeed"]}
+        for r, state in zip(RECORDS, states, strict=True)
+    ]
+
+
+def test_figure4_draws_each_comparison_with_its_interval(drawn):
+    figure4([row("some", with_controls(0.5, 0.0, 0.5, 0.5, 0.0)), row("three", RECORDS)])
+    (fig,) = drawn
+    some, three = fig.axes
+    labels = ["re-feed", "recomputed state", "batch dynamics", "floor", "re-feed replica"]
+    assert [label.get_text() for label in some.get_yticklabels()] == labels
+    assert [line.get_xdata()[0] for line in some.lines] == [75, 50, 25, 0, 0]
+    colors = [figures.RED] * 3 + [figures.GREY] * 2
+    assert [line.get_color() for line in some.lines] == colors
+    # No problem differs at a floor: its interval is undefined and its marker hollow.
+    hollow = [line.get_markerfacecolor() == "white" for line in some.lines]
+    assert hollow[-2:] == [True, True] and len(some.collections) == hollow.count(False)
+    assert [text.get_text() for text in three.texts] == ["not run"] * 3
+    assert some.get_ylim() == (4.5, -0.5)  # the first comparison is on top
+    assert_readable(fig)
+
+
+def test_figure4_shows_no_rate_where_no_pivot_is_eligible(drawn):
+    figure4([row("none", RECORDS[4:])])
+    (ax,) = drawn[0].axes
+    assert [text.get_text() for text in ax.texts] == ["\N{EM DASH}"] * 2 and not ax.lines
+    assert_readable(drawn[0])
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda: figure1([], 2), "No eligible pivots"),
         (lambda: figure1(RECORDS[4:], 2), "none has a nonzero"),
         (lambda: figure2([]), "No configurations"),
+        (lambda: figure4([]), "No configurations"),
         (lambda: figure5([]), "No configurations"),
         (lambda: figure3({"stock": []}), "No pivot has a greedy probe"),
         (lambda: figure3({"a": [record(0, 0, 0, 0)]}), "No pivot has a greedy"),
@@ -264,15 +305,15 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
     for attempt in ("one", "two"):
         (tmp_path / attempt).mkdir()
         paths = [
-            [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3, 5)]
+            [tmp_path / attempt / f"figure{n}.{suffix}" for n in (1, 2, 3, 4, 5)]
             for suffix in ("pdf", "png", "csv")
         ]
         figures.draw_all(rows, *paths)
         files.append([path.read_bytes() for kind in paths for path in kind])
     assert files[0] == files[1]
-    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:4])
+    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:5])
     # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
-    assert int.from_bytes(files[0][4][16:20], "big") == 1400
+    assert int.from_bytes(files[0][5][16:20], "big") == 1400
 
 
 def test_figure_3_leaves_out_rows_that_say_so(tmp_path, monkeypatch):
@@ -287,7 +328,7 @@ def test_figure_3_leaves_out_rows_that_say_so(tmp_path, monkeypatch):
         row("one", RECORDS, numerics="stock", records=content),
         row("two", RECORDS, numerics="stock", records=content, in_figure3=False),
     ]
-    files = [[tmp_path / f"{n}.{suffix}" for n in (1, 2, 3, 5)]
+    files = [[tmp_path / f"{n}.{suffix}" for n in (1, 2, 3, 4, 5)]
              for suffix in ("pdf", "png", "csv")]  # fmt: skip
     figures.draw_all(rows, *files)
     assert pooled == {"stock numerics": len(RECORDS)}
@@ -295,9 +336,9 @@ def test_figure_3_leaves_out_rows_that_say_so(tmp_path, monkeypatch):
 
 def test_csvs_hold_what_is_drawn(tmp_path):
     content = {"config": {"k": 2}, "pivots": RECORDS}
-    kinds = [[tmp_path / f"{n}.{kind}" for n in (1, 2, 3, 5)] for kind in ("pdf", "png", "csv")]
+    kinds = [[tmp_path / f"{n}.{kind}" for n in (1, 2, 3, 4, 5)] for kind in ("pdf", "png", "csv")]
     figures.draw_all([row("some", RECORDS, numerics="stock", records=content)], *kinds)
-    joint, rates, deltas, overlaps = map(pd.read_csv, kinds[2])
+    joint, rates, deltas, effects, overlaps = map(pd.read_csv, kinds[2])
     changed = joint[joint["sign_differs"]].groupby("comparison")["pivots"].sum()
     assert changed.to_dict() == {"refeed": 3}
     assert rates[["comparison", "n", "sign_changes", "percent"]].values.tolist() == [
@@ -306,5 +347,8 @@ def test_csvs_hold_what_is_drawn(tmp_path):
     refeed = deltas[deltas["comparison"] == "refeed"]
     assert refeed["delta_nats"].tolist() == [0, 1e-4, 1e-3, 1e-2, 2e-2]
     assert refeed["cumulative_pivots"].tolist() == [1, 2, 3, 4, 5]
+    assert effects[["comparison", "n", "sign_changes", "percent"]].values.tolist() == [
+        ["refeed", 4, 3, 75.0], ["floor", 4, 0, 0.0],
+    ]  # fmt: skip
     at_half = overlaps[(overlaps["comparison"] == "refeed") & (overlaps["threshold"] == 0.5)]
     assert at_half["jaccard"].item() == pytest.approx(2 / 4)

@@ -1,9 +1,12 @@
 """The KV state file: what it says it holds, and how damage is found. No engine."""
 
 import json
+import resource
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from replay.kv_state import (
@@ -160,3 +163,88 @@ def test_a_rank_without_its_part_of_the_state_names_the_file(tmp_path, content, 
     workers[0].load_kv_blocks([2, 5], str(path))
     with pytest.raises(KVStateError, match=says):
         workers[1].load_kv_blocks([2, 5], str(path))
+
+
+SEQUENCES = [[1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+def restore(path):
+    """What a cache of eight other blocks holds after the state was restored to two of them."""
+    worker = Worker("block first")
+    worker.load_kv_blocks([2, 5], str(path))
+    return worker.read_kv_blocks([2, 5])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_flipped_bit_is_an_error_or_is_without_effect(tmp_path_factory, data):
+    """Header and blocks; what the header says of transcripts is compared with them by `plan`."""
+    worker, path = Worker("block first"), tmp_path_factory.mktemp("kv") / "kv.safetensors"
+    worker.save_kv_blocks([4, 1], describe(SEQUENCES, BLOCK_SIZE), str(path))
+    before = worker.read_kv_blocks([4, 1])
+    content = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    last = data.draw(st.sampled_from([header, len(content)])) - 1
+    content[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        after = restore(path)
+        described = read_description(path)
+    except KVStateError as error:
+        assert str(path) in str(error)
+    else:
+        same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert same or described != (SEQUENCES, BLOCK_SIZE, 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_truncated_file_is_named(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("kv") / "kv.safetensors"
+    Worker("block first").save_kv_blocks([4, 1], describe(SEQUENCES, BLOCK_SIZE), str(path))
+    content = path.read_bytes()
+    path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    with pytest.raises(KVStateError, match=r"kv\.safetensors: not a readable KV state"):
+        restore(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.view(torch.float16),
+        lambda layer: layer.movedim(-1, -2).contiguous(),
+        lambda layer: torch.cat([layer, layer]),
+        lambda layer: layer[:1],
+    ],
+)
+def test_layers_of_another_type_or_shape_are_refused(tmp_path, change):
+    """Also where the bytes, and so their digests, are the same."""
+    path = tmp_path / "kv.safetensors"
+    layers = [change(layer) for layer in Worker("block first").read_kv_blocks([4, 1])]
+    metadata = describe(SEQUENCES, BLOCK_SIZE) | {"sha256": json.dumps(block_digests(layers))}
+    save_file({f"layer.{i}": layer for i, layer in enumerate(layers)}, path, metadata=metadata)
+    with pytest.raises(KVStateError, match=r"kv\.safetensors: its layers are .*the cache takes"):
+        restore(path)
+
+
+def test_blocks_overwritten_after_they_were_restored_are_known(tmp_path):
+    worker, path = Worker("keys first"), str(tmp_path / "kv.safetensors")
+    worker.save_kv_blocks([4, 1], describe(SEQUENCES, BLOCK_SIZE), path)
+    worker.load_kv_blocks([2, 5], path)
+    before = worker.digest_kv_blocks([2, 5])
+    assert worker.digest_kv_blocks([2, 5]) == before
+    worker.kv_caches[1][0, 5, 0, 0, 0] += 1  # one number of one layer of the second block
+    first, second = worker.digest_kv_blocks([2, 5])
+    assert first == before[0] and second != before[1]
+
+
+def test_a_full_disk_names_the_state_and_leaves_no_part_of_it(tmp_path):
+    worker, path = Worker("block first"), tmp_path / "kv.safetensors"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(KVStateError, match=r"kv\.safetensors: cannot be written .*make room"):
+            worker.save_kv_blocks([4, 1], describe(SEQUENCES, BLOCK_SIZE), str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())

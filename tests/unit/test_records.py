@@ -12,6 +12,7 @@ PIVOT = {
     "problem_id": 3, "cohort": "c", "rollout": 0, "gen_index": 1, "abs_pos": 17, "offset": 1,
     "margin": 0.5, "sampled_token": 5, "alternative_token": 6, "topk": [[5, -0.5], [6, -1.0]],
     "block_size": 16, "borrowed_blocks": 0, "block_owners": [0],
+    "next_topk": [[1, -0.75], [2, -1.5]],
 }  # fmt: skip
 IDENTITY = {"problem_id": 3, "rollout": 0, "abs_pos": 17}
 
@@ -45,11 +46,11 @@ def grades(actual, alt):
     ]
 
 
-def records(raw=None, graded=None):
+def records(raw=None, graded=None, pivot=PIVOT, order=PASSES):
     raw = {name: completions() for name in PASSES} | (raw or {})
     graded = {name: grades([1, 1], [1, 0]) for name in PASSES} | (graded or {})
     trunk_grades = [{"problem_id": 3, "rollout": r, "reward": r == 0} for r in range(2)]
-    return build({"k": 2}, [PIVOT], trunk_grades, raw, graded)
+    return build({"k": 2}, [pivot], trunk_grades, raw, graded, {3: list(order)})
 
 
 def test_an_undisturbed_record():
@@ -70,6 +71,7 @@ def test_an_undisturbed_record():
             "rollouts": 2,
             "rollout_accuracy": 0.5,
             "cache_violations": {"exact1": 0, "exact2": 0},
+            "pass_order": ["exact1", "exact2", "refeed"],
         }
     ]
     json.dumps(result, allow_nan=False)
@@ -101,6 +103,29 @@ def test_a_cold_refeed_is_no_flag():
         )
     }
     assert records(raw)["pivots"][0]["flags"] == []
+
+
+def test_further_passes_have_the_fields_of_the_three():
+    order = ["prefill_warm", "refeed2", *PASSES]
+    further = {"prefill_warm": completions(alt_0={"resumed": False}), "refeed2": completions()}
+    result = records(further, {name: grades([1, 1], [1, 1]) for name in further}, order=order)
+    (row,) = result["pivots"]
+    assert row["A_prefill_warm"] == row["A_refeed2"] == 0 and row["A_refeed"] == 0.5
+    assert row["cache_ok_prefill_warm"] is False and "cache_ok_refeed2" not in row
+    assert row["flags"] == ["prefill_warm_cache_miss"]
+    assert row["probe_equal_refeed2"] is True and set(row["outcomes"]) == set(order)
+    assert result["per_problem"][0]["cache_violations"]["prefill_warm"] == 1
+    assert result["per_problem"][0]["pass_order"] == order
+
+
+def test_the_trunk_itself_is_what_fidelity_is_against():
+    (row,) = records()["pivots"]
+    assert row["trunk_delta_exact1"] == row["trunk_delta_refeed"] == 0.5  # -0.25 against -0.75
+    other = completions(actual_greedy={"token_ids": [7, 2]}, alt_greedy={"token_ids": [1, 2]})
+    (row,) = records({"refeed": other})["pivots"]
+    assert row["trunk_delta_refeed"] is None and row["trunk_delta_exact2"] == 0.5
+    (row,) = records(pivot=PIVOT | {"next_topk": None})["pivots"]
+    assert row["trunk_delta_exact1"] is None and row["next_topk"] is None
 
 
 def test_probe_delta_is_the_larger_of_the_two_arms_and_of_the_first_token():
@@ -160,3 +185,10 @@ def test_a_truncated_trunk_is_its_own_outcome(reason, outcome):
     row = {"problem_id": 3, "rollout": 0, "text": "So it is 4", "finish_reason": reason}
     (graded,) = grade_trunks([row], {3: 4.0}, GRADING)
     assert graded["outcome"] == outcome
+
+
+def test_an_empty_text_is_unparsed():
+    row = {"problem_id": 3, "rollout": 0, "text": "", "finish_reason": "stop"}
+    (graded,) = grade_trunks([row], {3: 4.0}, GRADING)
+    assert (graded["outcome"], graded["reward"]) == ("unparsed", 0)
+    assert set(graded["outcomes"].values()) == {"unparsed"}

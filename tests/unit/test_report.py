@@ -11,6 +11,8 @@ import pytest
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.config import load_schema
+from replay.controls import controls
+from replay.protocol import PASSES
 from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
 from replay.tables import table1
 
@@ -34,12 +36,20 @@ def records(*problems):
 
 
 def analysed(rows):
-    return analyze(rows, k=1) | beyond(rows, k=1)
+    stored = {"config": {"k": 1}, "per_problem": [], "pivots": rows}
+    return analyze(rows, k=1) | beyond(rows, k=1) | controls(stored)
 
 
 def selection(total=0, **entries):
     """A result of `browser.build`."""
-    return {"k": 1, "total": total, "problems": {}, "rollouts": {}, "pivots": []} | entries
+    return {
+        "passes": list(PASSES),
+        "k": 1,
+        "total": total,
+        "problems": {},
+        "rollouts": {},
+        "pivots": [],
+    } | entries
 
 
 def configuration(label, *problems, **fields):
@@ -172,7 +182,7 @@ def context(tmp_path):
         "engine": {"vllm": "0.22.1", "threads": None},
         "counts": {"trunk_rollouts": 48, "trunk_accuracy": None, "pivots": 70, "requests": 1234},
         "table": table1(cases),
-        "figures": {n: png for n in (1, 2, 3, 5)},
+        "figures": {n: png for n in (1, 2, 3, 4, 5)},
         "needed": "Nothing is observed over K.",
         "generated": "0123abc",
     }
@@ -214,6 +224,7 @@ def test_page_is_well_formed_and_in_order(context):
         "What was asked",
         "Answer",
         "Figures",
+        "Why re-feeding changes estimates",
         "Words used on this page",
         "Pivot browser",
         "Selection of critical tokens",
@@ -230,7 +241,7 @@ def test_page_is_well_formed_and_in_order(context):
 def test_page_is_self_contained(context):
     html = build_report(context)
     page = Page(html)
-    assert len(page.images) == 4
+    assert len(page.images) == 5
     kinds = ("data:image/png;base64,", "data:text/csv;base64,", "#")
     assert all(link.startswith(kinds) for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
@@ -239,7 +250,7 @@ def test_page_is_self_contained(context):
 
 def test_figures_carry_their_data(context):
     links = [link for link in Page(build_report(context)).links if "csv" in link]
-    assert len(links) == 4
+    assert len(links) == 5
     data = links[0].removeprefix("data:text/csv;base64,")
     assert base64.b64decode(data) == b"estimate,pivots\n0.5,3\n"
 
@@ -267,7 +278,8 @@ def test_data_of_the_browser_cannot_end_their_script_element(context):
     start = page.index('id="browser-data">') + len('id="browser-data">')
     data = json.loads(page[start : page.index("</script>", start)])
     assert data["configurations"][0]["problems"] == problems
-    assert [p["label"] for p in data["passes"]] == ["exact 1", "exact 2", "re-feed"]
+    listed = data["configurations"][0]["passes"]
+    assert [data["passes"][name]["label"] for name in listed] == ["exact 1", "exact 2", "re-feed"]
 
 
 def test_what_the_browser_leaves_out_is_said(context):
@@ -337,7 +349,7 @@ def beyond_section(context):
 
 def test_second_table_is_in_its_section(context):
     text = beyond_section(context)
-    assert "Table 2. Intervals, tests and conditions" in text
+    assert "Table 3. Intervals, tests and conditions" in text
     assert "Nothing is observed over K." in text
     assert "Above Below Level Few Identical Nothing Excess (pp) +55.6 [" in text
 

@@ -6,6 +6,7 @@ from replay.storage import (
     StoredFileError,
     Workspace,
     atomic_path,
+    clear_workspace,
     digest,
     lock_folder,
     publish_folder,
@@ -40,15 +41,16 @@ def test_a_bad_line_is_named(tmp_path):
 def test_pieces_survive_and_belong_to_their_settings(tmp_path):
     output = tmp_path / "shard"
     first = Workspace(output, {"k": 4})
-    write_json(first.path("3.json"), "done")
+    first.save("3.json", "done")
     first.lock.close()  # the process died
     again = Workspace(output, {"k": 4})
-    assert read_json(again.path("3.json")) == "done"
+    assert again.load("3.json") == "done"
     again.lock.close()
     other = Workspace(output, {"k": 8})
-    assert not other.path("3.json").exists()
-    other.clear()
-    assert not again.path("3.json").exists()
+    assert not other.has("3.json")
+    clear_workspace(output)
+    clear_workspace(output)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_process_holds_a_folder(tmp_path):

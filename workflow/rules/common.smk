@@ -14,7 +14,7 @@ from replay import published
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
 from replay.resources import ENGINE_MINUTES, cpu_engines, cpus, memory_mb
-from replay.storage import lock_folder
+from replay.storage import clear_workspace, lock_folder
 
 
 configfile: Path(workflow.basedir) / "config" / "catalog.yaml"
@@ -40,7 +40,7 @@ PROVENANCE = (
     else None
 )
 RESULTS = f"results/{STUDY.config['run']}"
-FIGURES = [1, 2, 3, 5]
+FIGURES = [1, 2, 3, 4, 5]
 # The page's pivots with their texts: with the figures it stays below 5 MB.
 BROWSER_BYTES = 4_000_000
 
@@ -71,6 +71,10 @@ def hold_lock(folder):
     except BlockingIOError:
         raise WorkflowError(
             f"another workflow process is at work in this folder; wait for it"
+        )
+    except OSError as error:
+        raise WorkflowError(
+            f"{folder}: cannot be written ({error}); make room or correct its permissions"
         )
 
 

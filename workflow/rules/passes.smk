@@ -23,7 +23,7 @@ rule passes:
         job=lambda wildcards: {
             "cohorts": configuration_of(wildcards).cohorts,
             "settings": configuration_of(wildcards).select(
-                "engine", "pivots", "continuations"
+                "engine", "pivots", "continuations", "passes", "pass_order"
             ),
             "code": code_digest("passes"),
         },

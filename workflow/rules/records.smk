@@ -18,7 +18,7 @@ rule grade:
         runtime=60,
     params:
         job=lambda wildcards: {
-            "grading": configuration_of(wildcards).sections["grading"],
+            **configuration_of(wildcards).select("grading", "passes"),
             "code": code_digest("grade"),
         },
     script:

@@ -3,6 +3,7 @@
 
 localrules:
     table,
+    decomposition,
     figures,
     report,
 
@@ -28,6 +29,29 @@ rule table:
         job={"rows": STUDY.rows, "note": STUDY.note, "code": code_digest("table")},
     script:
         "../scripts/table.py"
+
+
+rule decomposition:
+    input:
+        analyses=per_configuration("analysis/{configuration}.json"),
+        invariance=invariance_checks,
+    output:
+        csv=report(
+            f"{RESULTS}/tables/table2.csv",
+            caption="../report/table2.rst",
+            category="Tables",
+            labels={"table": "Table 2"},
+        ),
+        md=f"{RESULTS}/tables/table2.md",
+        tex=f"{RESULTS}/tables/table2.tex",
+    log:
+        f"{RESULTS}/logs/decomposition.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={"rows": STUDY.rows, "code": code_digest("controls_table")},
+    script:
+        "../scripts/controls_table.py"
 
 
 rule figures:

@@ -2,6 +2,7 @@
 
 from replay.analysis import analyze
 from replay.beyond import beyond
+from replay.controls import controls
 from replay.job import logged
 from replay.storage import read_json, write_json
 
@@ -10,7 +11,7 @@ def main(snakemake):
     with logged(snakemake.log[0]):
         records = read_json(snakemake.input[0])
         pivots, k = records["pivots"], records["config"]["k"]
-        write_json(snakemake.output[0], analyze(pivots, k) | beyond(pivots, k))
+        write_json(snakemake.output[0], analyze(pivots, k) | beyond(pivots, k) | controls(records))
 
 
 if __name__ == "__main__":

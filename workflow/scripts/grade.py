@@ -6,9 +6,10 @@ from replay.job import logged
 
 def main(snakemake):
     with logged(snakemake.log[0]):
-        data = snakemake.input
+        job, data = snakemake.params.job, snakemake.input
         run(
-            grading=snakemake.params.job["grading"],
+            grading=job["grading"],
+            passes=job["passes"],
             trunk_folders=data.trunks,
             passes_folders=data.passes,
             dataset=data.dataset,

@@ -1,4 +1,4 @@
-"""Run the three replay passes over one shard of a configuration."""
+"""Run the replay passes over one shard of a configuration."""
 
 from replay.devices import check_granted
 from replay.job import logged

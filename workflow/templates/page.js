@@ -15,7 +15,7 @@
   }
 
   const data = JSON.parse(at("browser-data").textContent);
-  const { passes, configurations } = data;
+  const { configurations } = data;
   const boxes = [...at("filter").querySelectorAll("input")];
   const form = at("browse");
   const selects = ["configuration", "problem", "rollout", "position"].map(at);
@@ -45,6 +45,7 @@
   // --- Which pivots there are to choose from ---
 
   const configuration = () => configurations.find((c) => c.name === selects[0].value);
+  const passes = () => configuration().passes.map((name) => data.passes[name]);
   const keys = ["problem_id", "rollout", "abs_pos"];
 
   function fits(pivot) {
@@ -108,7 +109,7 @@
   const rolloutOf = (p) => configuration().rollouts[`${p.problem_id}/${p.rollout}`];
 
   function signs(pivot) {
-    const name = (pass) => passes.find((p) => p.name === pass).label;
+    const name = (pass) => data.passes[pass].label;
     const told = pivot.changed.map(
       (pass) => `${pivot.reversed.includes(pass) ? "polarity reversed" : "sign changed"} under ${name(pass)}`,
     );
@@ -161,9 +162,9 @@
     const unknown = "—";
     const yes = (value) => (value == null ? unknown : value ? "yes" : "no");
     const span = (range) => (range ? (range[0] === range[1] ? range[0] : `${range[0]} to ${range[1]}`) : unknown);
-    const rows = passes.map((pass, i) => {
+    const rows = passes().map((pass, i) => {
       const cells = [
-        signed(pivot.estimates[i]), pass.exact ? yes(pivot.resumed[i]) : "recomputed",
+        signed(pivot.estimates[i]), pass.warm ? yes(pivot.resumed[i]) : "recomputed",
         span(pivot.cached[i]), yes(pivot.preempted[i]),
       ];
       return make("tr", {}, make("th", { scope: "row", class: "text" }, pass.label),
@@ -186,7 +187,7 @@
       make("h4", {}, `${name} arm: token `, make("mark", {}, visible(arm.token))),
       ...arm.continuations.map((c) => {
         const title = c.k === "greedy" ? "Greedy probe, not graded" : `Continuation ${c.k + 1} of ${sampled}`;
-        const cells = passes.map((pass, i) => passView(pass, c, c.passes[i] ?? c.passes[0]));
+        const cells = passes().map((pass, i) => passView(pass, c, c.passes[i] ?? c.passes[0]));
         return make("div", { role: "group", "aria-label": title },
           make("h5", {}, title), make("div", { class: "passes" }, ...cells));
       }));

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from replay.protocol import ARMS, COMPARED, OUTCOMES, PASSES, pivot_key
+from replay.protocol import ARMS, COMPARED, OUTCOMES, PASSES, REFERENCE, pivot_key
 from replay.storage import read_json
 
 KEY = ["problem_id", "rollout", "abs_pos"]
@@ -76,22 +76,23 @@ def pool(*files: str | Path) -> tuple[list[dict], int]:
     return list(records.values()), next(iter(budgets.values()))
 
 
-def pivot_frame(records: Iterable[dict], k: int) -> pd.DataFrame:
+def pivot_frame(records: Iterable[dict], k: int, passes: Iterable[str] = PASSES) -> pd.DataFrame:
     """One row a pivot, sorted by (problem_id, rollout, abs_pos); absent fields are NaN.
 
-    The estimates ``A_<pass>`` are snapped to the grid of multiples of 1/K, so that later
-    comparisons with 0, with each other and with a threshold are exact.
+    The estimates ``A_<pass>`` of ``passes`` are snapped to the grid of multiples of 1/K, so that
+    later comparisons with 0, with each other and with a threshold are exact.
 
     Raises ValueError, naming the record, for a missing key, margin or estimate, an estimate off
     the grid, or a pivot given twice.
     """
     if k < 1:
         raise ValueError(f"k = {k}: the number of continuations per arm must be at least 1")
-    frame = pd.DataFrame(records, columns=KEY + _NUMERIC)
-    frame = frame.astype(dict.fromkeys(_NUMERIC, float))
+    numeric = list(dict.fromkeys([*_NUMERIC, *(f"A_{p}" for p in passes)]))
+    frame = pd.DataFrame(records, columns=KEY + numeric)
+    frame = frame.astype(dict.fromkeys(numeric, float))
     for name in (*KEY, "margin"):
         _refuse(frame, frame[name].isna(), lambda row, name=name: f"{name} is missing")
-    for name in (f"A_{p}" for p in PASSES):
+    for name in (f"A_{p}" for p in passes):
         units = frame[name] * k
         _refuse(
             frame,
@@ -113,14 +114,14 @@ def _refuse(frame: pd.DataFrame, bad: pd.Series, describe: Callable[[dict], str]
         raise ValueError(f"record {bad.idxmax()} ({where}): {describe(row)}")
 
 
-def common_set(frame: pd.DataFrame) -> pd.DataFrame:
+def common_set(frame: pd.DataFrame, passes: Iterable[str] = PASSES) -> pd.DataFrame:
     """The eligible pivots: those whose estimate is nonzero in any pass (paper 3.2)."""
-    return frame[(frame[[f"A_{p}" for p in PASSES]] != 0).any(axis=1)]
+    return frame[(frame[[f"A_{p}" for p in passes]] != 0).any(axis=1)]
 
 
-def flipped(frame: pd.DataFrame, compared: str) -> pd.Series:
-    """Whether the sign of the estimate under ``compared`` differs from exact pass 1."""
-    return np.sign(frame[f"A_{compared}"]) != np.sign(frame["A_exact1"])
+def flipped(frame: pd.DataFrame, compared: str, reference: str = REFERENCE) -> pd.Series:
+    """Whether the sign of the estimate under ``compared`` differs from that under ``reference``."""
+    return np.sign(frame[f"A_{compared}"]) != np.sign(frame[f"A_{reference}"])
 
 
 def clustered_given_exact1(records: list[dict], k: int) -> dict:
@@ -365,7 +366,8 @@ def _identity(frame: pd.DataFrame, compared: str, k: int) -> dict:
 def _outcomes(records: list[dict]) -> dict:
     """Shares of the graded outcomes of all continuations of a pass; None where not recorded."""
     rates: dict[str, dict | None] = {}
-    for p in PASSES:
+    names = dict.fromkeys(chain(PASSES, *(record.get("outcomes") or {} for record in records)))
+    for p in names:
         graded = ((record.get("outcomes") or {}).get(p, {}).values() for record in records)
         counts = Counter(chain.from_iterable(chain.from_iterable(graded)))
         if unknown := set(counts) - set(OUTCOMES):

@@ -14,7 +14,7 @@ import pandas as pd
 from replay.analysis import common_set, flipped, pivot_frame
 from replay.datasets import load_problems
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, COMPARED, EXACT, PASSES, REFERENCE, pivot_key
+from replay.protocol import ARMS, REFERENCE, others, passes_of, pivot_key
 from replay.records import by_pivot
 from replay.storage import read_json, read_jsonl, write_text
 
@@ -48,17 +48,20 @@ def continuation(reference: dict, row: dict, decode: Decode) -> dict:
 def arm(token: int, raw: dict, grades: dict, grader: str, decode: Decode) -> dict:
     """One arm of a pivot; `raw` and `grades` map pass -> k -> row.
 
-    `passes` of a continuation are in the order of `PASSES`, None where all is as under exact 1.
+    `passes` of a continuation are in the order of `raw`, None where all is as under exact 1.
     """
     continuations = []
     for k, reference in raw[REFERENCE].items():
-        first, *others = (
-            continuation(reference, raw[name][k], decode)
-            | {"finish": raw[name][k]["finish_reason"]}
+        passes = {
+            name: continuation(reference, rows[k], decode)
+            | {"finish": rows[k]["finish_reason"]}
             | _grade(grades[name].get(k), grader)
-            for name in PASSES
-        )
-        passes = [first, *(None if other == first else other for other in others)]
+            for name, rows in raw.items()
+        }
+        first = passes[REFERENCE]
+        passes = [
+            None if name != REFERENCE and each == first else each for name, each in passes.items()
+        ]
         continuations.append({"k": k, "text": decode(reference["token_ids"]), "passes": passes})
     return {"token": decode([token]), "continuations": continuations}
 
@@ -68,32 +71,32 @@ def _grade(row: dict | None, grader: str) -> dict:
     return {"outcome": row["outcome"], "answer": row["answers"][grader]} if row else {}
 
 
-def facts(record: dict, signs: dict) -> dict:
+def facts(record: dict, signs: dict, passes: list[str]) -> dict:
     """What the record of a pivot says, without its texts. What it lacks is None."""
     return {
         **{name: record[name] for name in ("problem_id", "rollout", "abs_pos", "margin")},
         **signs,
-        "cached": [record.get(f"cached_tokens_{name}") for name in PASSES],
-        "resumed": [record.get(f"cache_ok_{name}") if name in EXACT else None for name in PASSES],
-        "preempted": [record.get(f"preempted_{name}") for name in PASSES],
+        "cached": [record.get(f"cached_tokens_{name}") for name in passes],
+        "resumed": [record.get(f"cache_ok_{name}") for name in passes],
+        "preempted": [record.get(f"preempted_{name}") for name in passes],
         "borrowed_blocks": record.get("borrowed_blocks"),
         "flags": record.get("flags"),
     }
 
 
-def sign_table(records: list[dict], k: int) -> dict[tuple[int, int, int], dict]:
-    """Per pivot: its estimates in the order of `PASSES`, and what the paper's section 3.2 makes
+def sign_table(records: list[dict], k: int, passes: list[str]) -> dict[tuple[int, int, int], dict]:
+    """Per pivot: its estimates in the order of `passes`, and what the paper's section 3.2 makes
     of them: whether it is eligible, and under which passes its sign changed or was reversed."""
-    frame = pivot_frame(records, k)
-    eligible = frame.index.isin(common_set(frame).index)
-    changed = pd.DataFrame({name: flipped(frame, name) for name in COMPARED})
-    reversed_ = pd.DataFrame({n: frame["A_exact1"] * frame[f"A_{n}"] < 0 for n in COMPARED})
+    frame, compared = pivot_frame(records, k, passes), others(passes)
+    eligible = frame.index.isin(common_set(frame, passes).index)
+    changed = pd.DataFrame({name: flipped(frame, name) for name in compared})
+    reversed_ = pd.DataFrame({n: frame["A_exact1"] * frame[f"A_{n}"] < 0 for n in compared})
     return {
         pivot_key(row): {
-            "estimates": [row[f"A_{name}"] for name in PASSES],
+            "estimates": [row[f"A_{name}"] for name in passes],
             "eligible": bool(fits),
-            "changed": [name for name in COMPARED if flips[name]],
-            "reversed": [name for name in COMPARED if turns[name]],
+            "changed": [name for name in compared if flips[name]],
+            "reversed": [name for name in compared if turns[name]],
         }
         for row, fits, flips, turns in zip(
             frame.to_dict("records"), eligible, changed.to_dict("records"),
@@ -143,8 +146,8 @@ class Texts:
         return [
             arm(
                 token,
-                {name: self.raw[name][key][side] for name in PASSES},
-                {name: self.grades[name][key][side] for name in PASSES},
+                {name: rows[key][side] for name, rows in self.raw.items()},
+                {name: rows[key][side] for name, rows in self.grades.items()},
                 self.grader,
                 self.decode,
             )
@@ -170,11 +173,12 @@ def build(records: dict, texts: Texts | None, budget: int) -> dict:
     `problems` and `rollouts` (under "<problem>/<rollout>") are those of the pivots; `total` counts
     all pivots. Without `texts` pivots have no arms.
     """
-    signs = sign_table(records["pivots"], records["config"]["k"])
+    passes = passes_of(records)
+    signs = sign_table(records["pivots"], records["config"]["k"], passes)
     chosen: dict = {"problems": {}, "rollouts": {}, "pivots": []}
     for record in in_order(records["pivots"], signs):
         problem, rollout = str(record["problem_id"]), f"{record['problem_id']}/{record['rollout']}"
-        entry = facts(record, signs[pivot_key(record)])
+        entry = facts(record, signs[pivot_key(record)], passes)
         added: dict = {"problems": {}, "rollouts": {}, "pivots": [entry]}
         if texts:
             entry["arms"] = texts.arms(record)
@@ -189,7 +193,8 @@ def build(records: dict, texts: Texts | None, budget: int) -> dict:
         chosen["rollouts"] |= added["rollouts"]
         chosen["pivots"].append(entry)
     chosen["pivots"].sort(key=pivot_key)
-    return {"k": records["config"]["k"], "total": len(records["pivots"]), **chosen}
+    counted = {"k": records["config"]["k"], "total": len(records["pivots"])}
+    return {"passes": passes, **counted, **chosen}
 
 
 def dumped(value: dict) -> bytes:
@@ -220,8 +225,8 @@ def run(
             records,
             {p.index: {"question": p.question, "answer": p.answer} for p in load_problems(dataset)},
             rows(trunk_folders, "trunks"),
-            {name: rows(passes_folders, name) for name in PASSES},
-            {name: rows([grades_folder], name) for name in PASSES},
+            {name: rows(passes_folders, name) for name in passes_of(records)},
+            {name: rows([grades_folder], name) for name in passes_of(records)},
             lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
         )
     write_text(output, dumped(build(records, texts, budget)).decode())

@@ -16,11 +16,15 @@ import yaml
 from replay import published
 from replay.datasets import DatasetError, answer_kind, canonical
 from replay.grading import GRADERS, graders_of
+from replay.protocol import CATALOGUE, PASSES, Pass
 from replay.storage import digest
 
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
 # Sections that hold for every configuration unless it overrides them.
 SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
+# Single values that do.
+VALUES = ("passes", "pass_order")
+TWIN = "batch-invariant"
 
 
 def _is_whole(_checker: jsonschema.TypeChecker, value: Any) -> bool:
@@ -264,6 +268,8 @@ class Configuration:
             "max_trunk_tokens": trunks["max_tokens"],
             "max_cont_tokens": sampling["max_tokens"],
             "cont_temp": None if same else sampling["temperature"],
+            "passes": self.sections["passes"],
+            "pass_order": self.sections["pass_order"],
             "sections": self.sections,
         }
 
@@ -323,6 +329,7 @@ def load_study(config: dict) -> Study:
     """Validate a configuration and resolve it. Raises ConfigError naming the key at fault."""
     schema = load_schema()
     validate(config, schema)
+    config = _with_twins(config)
     filled = with_defaults(config, schema, schema)
     if "published" in filled:
         return _published_study(filled)
@@ -375,10 +382,12 @@ def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration
     _known(f"{key}.model", model, filled["models"], "models")
     own = given["configurations"][name]
     sections = {s: filled[s] | own.get(s, {}) for s in SECTIONS}
+    sections |= {name: own.get(name, filled[name]) for name in VALUES}
     numerics = own.get("numerics", filled["numerics"])
     sections["engine"] = sections["engine"] | {"numerics": numerics}
     _check_lengths(key, sections)
     _check_engine(key, sections["engine"])
+    _check_passes(f"{key}: passes", sections["passes"], sections["engine"]["process"])
     cohorts = []
     for cohort in entry["cohorts"]:
         _known(f"{key}.cohorts", cohort, filled["cohorts"], "cohorts")
@@ -490,3 +499,43 @@ def _check_engine(key: str, engine: dict) -> None:
             f"{key}: engine.flash_attn_version is {engine['flash_attn_version']}, but "
             f"engine.attention_backend is {engine['attention_backend']}, which has no versions"
         )
+
+
+def _check_passes(key: str, passes: list[str], process: str) -> None:
+    """Refuse passes listed twice or that the engine cannot run, and a list without the paper's."""
+    allowed = [name for name, kind in CATALOGUE.items() if _can_run(kind, process)]
+    advice = f"with engine.process {process} these can be listed: {', '.join(allowed)}"
+    for name in passes:
+        if passes.count(name) > 1:
+            raise ConfigError(f"{key}: {name} is listed twice; {advice}, each once")
+        if name not in allowed:
+            raise ConfigError(f"{key}: {name} needs engine.process in-process; {advice}")
+    if missing := [name for name in PASSES if name not in passes]:
+        raise ConfigError(
+            f"{key}: {', '.join(missing)} is missing; Table 1 compares {', '.join(PASSES)}, so "
+            f"every list has them; {advice}"
+        )
+
+
+def _can_run(kind: Pass, process: str) -> bool:
+    """Only an in-process engine is stepped by us, so that arrivals can be seeded."""
+    return kind.admission != "staggered" or process == "in-process"
+
+
+def _with_twins(config: dict) -> dict:
+    """With `batch_invariant_twins`, a batch-invariant twin behind every stock configuration."""
+    if not config.get("batch_invariant_twins"):
+        return config
+    configurations = {}
+    for name, entry in config["configurations"].items():
+        configurations[name] = entry
+        if entry.get("numerics", config.get("numerics", "stock")) == "stock":
+            twin = f"{name}-{TWIN}"
+            if twin in config["configurations"]:
+                raise ConfigError(
+                    f"configurations.{twin}: batch_invariant_twins makes one of that name from "
+                    f"{name}; rename it, or set numerics: {TWIN} without twins"
+                )
+            label = f"{entry.get('label', name)}, {TWIN}"
+            configurations[twin] = entry | {"label": label, "numerics": TWIN}
+    return config | {"configurations": configurations}

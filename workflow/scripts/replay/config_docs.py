@@ -10,8 +10,9 @@ INTRODUCTION = """\
 # Configuration
 
 `config.yaml` is the demo, `overnight.yaml` the same grid at a size whose intervals mean something,
-`published.yaml` the paper recomputed from its published records, `catalog.yaml` the models and
-datasets that every configuration can name, and those records. A run with your own file:
+`controls.yaml` every pass that there is, `published.yaml` the paper recomputed from its published
+records, `catalog.yaml` the models and datasets that every configuration can name, and those
+records. A run with your own file:
 `snakemake --cores 1 all --configfile own.yaml`. This page is made from
 `workflow/schemas/config.schema.yaml` by `python -m replay.config_docs` (in `workflow/scripts`).
 
@@ -70,6 +71,8 @@ def _literal(value: object) -> str:
 def _values(child: dict) -> str:
     if "enum" in child:
         return ", ".join(f"`{json.dumps(value)}`" for value in child["enum"])
+    if "enum" in child.get("items", {}):
+        return f"list of {_values(child['items'])}"
     kind = child.get("type", "object or null" if "oneOf" in child else "object")
     text = " or ".join(kind) if isinstance(kind, list) else kind
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}

@@ -6,9 +6,11 @@ it steps, as users run it. vLLM is imported only when an engine starts: its sett
 variables that it reads once.
 """
 
+import math
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +19,7 @@ from replay import devices, kv_state
 
 RESET_ATTEMPTS = 5
 RESET_PAUSE_SECONDS = 0.2
+FINISHED = ("stop", "length")
 # FlashAttention 3, vLLM's choice from compute capability 9.0 on, takes other tiles for prefill than
 # for decode; FlashAttention 2, its choice before, does not.
 INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
@@ -24,6 +27,15 @@ INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
 
 class EngineError(RuntimeError):
     """The engine cannot be started as configured, or did not do what was asked of it."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put `where` in front of what an EngineError says."""
+    try:
+        yield
+    except EngineError as error:
+        raise EngineError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ def environment(settings: dict) -> dict[str, str]:
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1" if settings["process"] == "engine-core" else "0",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_COMPUTE_NANS_IN_LOGITS": "1",  # the sampler would take them for numbers
         "HF_HUB_OFFLINE": "1",  # checkpoints are local folders by now
         "TORCHDYNAMO_DISABLE": "0" if settings["compile"] else "1",
     }
@@ -179,6 +192,11 @@ class Engine:
     def block_size(self) -> int:
         return self.cache_config.block_size
 
+    def gib_for(self, blocks: int) -> float:
+        """The `engine.kv_cache_gib` that holds so many blocks, rounded up to thousandths."""
+        share = blocks / self.cache_config.num_gpu_blocks
+        return math.ceil(1000 * self.settings["kv_cache_gib"] * share) / 1000
+
     def sampled(
         self,
         *,
@@ -204,34 +222,46 @@ class Engine:
             temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, detokenize=False
         )
 
-    def generate(self, prompts: list[list[int]], parameters: list) -> list[Completion]:
+    def generate(
+        self, prompts: list[list[int]], parameters: list, arrivals: list[int] | None = None
+    ) -> list[Completion]:
         """Run one batch of token-id prompts to the end; completions in the order of the prompts.
 
-        Raises EngineError when a request returns nothing.
+        `arrivals` says how many of them are admitted before each step, in order; without it the
+        engine is handed all at once. It takes an in-process engine, whose steps are ours.
+
+        Raises EngineError when the engine dies, and when a request returns nothing, something
+        else than was asked for, or numbers that are none.
         """
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": ids} for ids in prompts], parameters, use_tqdm=False
-        )
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        try:
+            if arrivals is None:
+                outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+            else:
+                outputs = self._staggered(requests, parameters, arrivals)
+        except Exception as error:
+            raise EngineError(
+                f"the engine failed during a batch of {len(prompts)} requests "
+                f"({type(error).__name__}: {error}); finished problems are kept: mend the cause, "
+                "then run the same command"
+            ) from error
         if len(outputs) != len(prompts):
             raise EngineError(f"{len(prompts)} requests went in, {len(outputs)} came out")
-        return [self._completion(output) for output in outputs]
-
-    @staticmethod
-    def _completion(output) -> Completion:
-        result = output.outputs[0]
-        if not result.token_ids or result.finish_reason is None:
-            raise EngineError(f"request {output.request_id} returned no tokens")
-        logprobs = result.logprobs and [
-            {token: entry.logprob for token, entry in position.items()}
-            for position in result.logprobs
+        return [
+            completion(f"request {number} of {len(prompts)}", *request)
+            for number, request in enumerate(zip(outputs, prompts, parameters, strict=True), 1)
         ]
-        return Completion(
-            list(result.token_ids),
-            result.finish_reason,
-            logprobs,
-            output.num_cached_tokens,
-            **output.kv_transfer_params,
-        )
+
+    def _staggered(self, requests: list[dict], parameters: list, arrivals: list[int]) -> list:
+        outputs, first = [], 0
+        for count in arrivals:
+            arriving = slice(first, first + count)
+            if count:
+                self.llm.enqueue(requests[arriving], parameters[arriving], use_tqdm=False)
+            first += count
+            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+        outputs += self.llm.wait_for_completion(use_tqdm=False)
+        return sorted(outputs, key=lambda output: int(output.request_id))
 
     def reset(self) -> None:
         """Empty the prefix cache, or raise: a silent refusal would make a re-feed an exact pass."""
@@ -249,6 +279,14 @@ class Engine:
 
         Raises KVStateError when a block is no longer resident.
         """
+        block_ids = list(self._resident(sequences).values())
+        ranks = self.settings["tensor_parallel"]
+        metadata = kv_state.describe(sequences, self.block_size, ranks)
+        self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
+        return block_ids
+
+    def _resident(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+        """The block id that a request would hit for each token prefix that a block ends."""
         prefixes, _ = kv_state.unique_blocks(sequences, self.block_size)
         block_ids = self._ask("resident_blocks", sequences)["block_ids"]
         if len(block_ids) != len(prefixes):
@@ -256,10 +294,26 @@ class Engine:
                 f"{len(prefixes) - len(block_ids)} of {len(prefixes)} blocks are no longer in the "
                 "cache; raise engine.kv_cache_gib"
             )
-        ranks = self.settings["tensor_parallel"]
-        metadata = kv_state.describe(sequences, self.block_size, ranks)
-        self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
-        return block_ids
+        return dict(zip(prefixes, block_ids, strict=True))
+
+    def prefill_kv(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+        """Empty the cache, then compute the blocks of token sequences by prefill alone.
+
+        All sequences are one batch. Returns the block id of each token prefix that a block ends.
+
+        Raises KVStateError when a block is gone or is not one that these requests wrote.
+        """
+        self.reset()
+        parameters = [self.greedy(max_tokens=1, seed=0) for _ in sequences]
+        written = {
+            block
+            for completion in (self.generate(sequences, parameters) if sequences else [])
+            for block in completion.block_ids
+        }
+        blocks = self._resident(sequences)
+        if strange := set(blocks.values()) - written:
+            raise kv_state.KVStateError(f"blocks {sorted(strange)} were not written by the prefill")
+        return blocks
 
     def restore_kv(self, path: Path) -> dict[tuple[int, ...], int]:
         """Empty the cache, then put saved blocks back as free, hit-able blocks.
@@ -291,6 +345,13 @@ class Engine:
             raise kv_state.KVStateError(str(error)) from error
         prefixes, _ = kv_state.unique_blocks(state.sequences, state.block_size)
         return dict(zip(prefixes, block_ids, strict=True))
+
+    def contents(self, blocks: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], tuple]:
+        """Digests of what blocks, named by token prefixes, hold now, one a rank."""
+        if not blocks:
+            return {}
+        ranks = self.llm.collective_rpc("digest_kv_blocks", args=(list(blocks.values()),))
+        return dict(zip(blocks, zip(*ranks, strict=True), strict=True))
 
     def close(self) -> None:
         """Stop the workers, free their memory and give the devices back."""
@@ -327,6 +388,53 @@ class Engine:
             "async_scheduling": config.scheduler_config.async_scheduling,
             "environment": self.environment,
         }
+
+
+def completion(where: str, output, prompt: list[int], parameters) -> Completion:
+    """What vLLM's `output` says, after checking that it answers the request.
+
+    Raises EngineError, which begins with `where`.
+    """
+    result = output.outputs[0] if output.outputs else None
+    if output.prompt_token_ids != prompt:
+        raise EngineError(f"{where} came back with the prompt of another request")
+    if result is None or not result.token_ids:
+        raise EngineError(f"{where} returned no tokens")
+    if result.finish_reason not in FINISHED:
+        raise EngineError(f"{where} did not finish: finish_reason {result.finish_reason!r}")
+    facts = dict(output.kv_transfer_params)
+    if facts.pop("undefined"):
+        raise EngineError(
+            f"{where}: the model computed NaN logits, so that its tokens mean nothing; check the "
+            "checkpoint and engine.dtype"
+        )
+    logprobs = None
+    if parameters.logprobs is not None:
+        logprobs = _logprobs(where, result, parameters.logprobs)
+    return Completion(
+        list(result.token_ids), result.finish_reason, logprobs, output.num_cached_tokens, **facts
+    )
+
+
+def _logprobs(where: str, result, asked: int) -> list[dict[int, float]]:
+    """Token id -> logprob of each position: the sampled token's and the `asked` largest."""
+    positions = [
+        {token: entry.logprob for token, entry in position.items()}
+        for position in result.logprobs or []
+    ]
+    if len(positions) != len(result.token_ids):
+        raise EngineError(
+            f"{where} returned {len(result.token_ids)} tokens and logprobs of {len(positions)}"
+        )
+    for index, (token, position) in enumerate(zip(result.token_ids, positions, strict=True)):
+        if token not in position or len(position) < asked:
+            raise EngineError(
+                f"{where}, token {index}: {len(position)} logprobs came back, not those of the "
+                f"sampled token and of the {asked} most probable"
+            )
+        if not all(map(math.isfinite, position.values())):
+            raise EngineError(f"{where}, token {index}: a logprob is not finite: {position}")
+    return positions
 
 
 def software_versions() -> dict[str, str]:

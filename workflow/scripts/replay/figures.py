@@ -1,4 +1,4 @@
-"""Figures 1 to 3 of the paper, and figure 5, as PDF and PNG; the frame behind each is its CSV.
+"""Figures 1 to 3 of the paper, and 4 and 5, as PDF and PNG; the frame behind each is its CSV.
 
 Figures are 3.3 inches (one column) or 7 inches (two) wide, and fonts at least 7 pt at that size.
 Colour never carries meaning alone: re-feed is red and hatched or marked by a square, the replica
@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from replay.analysis import common_set, flipped, pivot_frame
+from replay.controls import COMPARISONS
 from replay.storage import write_text
 from replay.tables import UNDEFINED, check_failed
 
@@ -60,6 +61,9 @@ PROBES = {
     "exact2": ("replica", GREY, "o", 2.4),
     "refeed": ("re-feed", RED, "s", 1.2),
 }
+# Figure 4: the label, colour and marker of effects, and of floors.
+EFFECTS = {False: ("effect", RED, "s"), True: ("replica floor", GREY, "o")}
+PERCENTS = ("percent", "ci95_low", "ci95_high")
 # One a series of figure 3; the first, solid one has filled markers.
 LINES = ("-", "--", ":", "-.")
 # Steps drawn per curve of figure 3; more would only swell the PDF.
@@ -67,7 +71,7 @@ MAX_STEPS = 2000
 
 
 def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str], csvs: list[str]) -> None:
-    """Figures 1, 2, 3 and 5 of a run, in that order, into as many PDF, PNG and CSV files.
+    """Figures 1 to 5 of a run, in that order, into as many PDF, PNG and CSV files.
 
     ``rows`` are those of ``tables.table1`` with ``numerics`` and ``records`` (a records file's
     content). Figure 1 shows the first row, figure 3 pools the rows with the same numerics, apart
@@ -77,7 +81,7 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str], csvs: list[str]
     records = main["records"]
     title = f"{main['label']}, {main['model']}"
     joint = joint_counts(records["pivots"], records["config"]["k"])
-    rates, overlaps = sign_rates(rows), selection_overlaps(rows)
+    rates, effects, overlaps = sign_rates(rows), control_effects(rows), selection_overlaps(rows)
     series: dict[str, list[dict]] = {}
     for row in (r for r in rows if r.get("in_figure3", True)):
         failed = check_failed(row)
@@ -87,8 +91,9 @@ def draw_all(rows: list[dict], pdfs: list[str], pngs: list[str], csvs: list[str]
     figure1(joint, records["config"]["k"], title, pdfs[0], pngs[0])
     figure2(rates, pdfs[1], pngs[1])
     figure3(deltas, pdfs[2], pngs[2])
-    figure5(overlaps, pdfs[3], pngs[3])
-    for frame, csv in zip((joint, rates, deltas, overlaps), csvs, strict=True):
+    figure4(effects, pdfs[3], pngs[3])
+    figure5(overlaps, pdfs[4], pngs[4])
+    for frame, csv in zip((joint, rates, deltas, effects, overlaps), csvs, strict=True):
         write_text(csv, frame.to_csv(index=False, float_format=f"%.{DIGITS}g"))
 
 
@@ -294,6 +299,91 @@ def figure3(deltas: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
 def _deltas(records: list[dict], compared: str) -> np.ndarray:
     values = [record.get(f"greedy_first_logprob_delta_{compared}") for record in records]
     return np.sort(np.array([value for value in values if value is not None], dtype=float))
+
+
+def control_effects(rows: list[dict]) -> pd.DataFrame:
+    """Figure 4: sign changes of each comparison of two passes, percent of n, with its interval.
+
+    ``rows`` are those of ``tables.table1``; n counts the pivots with a nonzero estimate in any pass
+    of the configuration. Undefined values are NaN; comparisons that were not run are absent.
+    """
+    columns = ["configuration", "label", "n", "comparison", "reference", "compared"]
+    return pd.DataFrame(
+        [
+            (
+                row["name"],
+                row["label"],
+                comparison["n"],
+                name,
+                comparison["reference"],
+                comparison["compared"],
+                comparison["flips"],
+                comparison["rate"]["estimate"],
+                *(comparison["rate"]["ci95"] or (None, None)),
+            )
+            for row in rows
+            for name, comparison in row["analysis"]["comparisons"].items()
+        ],
+        columns=[*columns, "sign_changes", *PERCENTS],
+    ).assign(**{name: lambda f, name=name: 100 * f[name].astype(float) for name in PERCENTS})
+
+
+def figure4(effects: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
+    """Sign changes of each comparison with intervals, a panel a configuration.
+
+    ``effects`` is the result of ``control_effects``. A hollow marker has no interval, because that
+    is undefined; an em dash stands where no pivot is eligible.
+    """
+    if effects.empty:
+        _message("No configurations.", pdf, png)
+        return
+    panels = [panel for _, panel in effects.groupby("configuration", sort=False)]
+    names = [name for name in COMPARISONS if name in set(effects["comparison"])]
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    with plt.rc_context(STYLE):
+        fig, axes = plt.subplots(
+            lines, columns, figsize=(PAGE_IN if columns > 1 else COLUMN_IN,
+            0.8 + lines * (0.5 + 0.17 * len(names))), sharex=True, sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for ax in axes.flat[len(panels) :]:
+            ax.set_axis_off()
+        for ax, panel in zip(axes.flat, panels, strict=False):
+            _effect_panel(ax, panel.set_index("comparison"), names)
+        for ax in axes.flat[max(0, len(panels) - columns) : len(panels)]:
+            ax.tick_params(labelbottom=True)
+        axes[0, 0].set_yticks(range(len(names)), [COMPARISONS[name].label for name in names])
+        axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
+        largest = effects[["percent", "ci95_high"]].max(axis=None)
+        axes[0, 0].set_xlim(-0.03 * max(10, largest), 1.05 * max(10, largest))
+        fig.supxlabel("sign differs between the two passes (% of n eligible pivots)", fontsize=8)
+        handles = [
+            Line2D([], [], color=color, marker=marker, markersize=4, lw=1, label=label)
+            for label, color, marker in EFFECTS.values()
+        ]
+        fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+        _save(fig, pdf, png)
+
+
+def _effect_panel(ax: Axes, panel: pd.DataFrame, names: list[str]) -> None:
+    for place, name in enumerate(names):
+        if name not in panel.index:
+            ax.text(0, place, "not run", va="center", fontsize=7)
+            continue
+        point = panel.loc[name]
+        if pd.isna(point["percent"]):
+            ax.text(0, place, UNDEFINED, va="center", fontsize=7)
+            continue
+        _, color, marker = EFFECTS[COMPARISONS[name].floor]
+        known = pd.notna(point["ci95_low"])
+        if known:
+            ax.hlines(place, point["ci95_low"], point["ci95_high"], color=color, lw=0.9)
+        fill = color if known else "white"
+        ax.plot(point["percent"], place, marker, color=color, markerfacecolor=fill, markersize=4)
+    ax.grid(axis="x", lw=0.3)
+    label = textwrap.fill(panel["label"].iloc[0], 40)
+    ax.set_title(f"{label}, n = {panel['n'].iloc[0]}", fontsize=7)
 
 
 def selection_overlaps(rows: list[dict]) -> pd.DataFrame:

@@ -6,8 +6,8 @@ from pathlib import Path
 from replay.datasets import load_problems
 from replay.grading import GRADERS, Answer, grade, graders_of
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, PASSES, PROBE, pivot_key
-from replay.storage import read_jsonl, write_jsonl
+from replay.protocol import ARMS, PROBE, pivot_key
+from replay.storage import StoredFileError, check_folder, read_jsonl, seal_folder, write_jsonl
 
 
 def grade_solution(
@@ -55,9 +55,15 @@ def grade_pass(
         if row["k"] == PROBE:
             continue
         problem, rollout = row["problem_id"], row["rollout"]
+        token = forced.get((problem, rollout, row["abs_pos"], row["arm"]))
+        if token is None or (problem, rollout) not in trunks:
+            raise StoredFileError(
+                f"problem {problem}, rollout {rollout}, position {row['abs_pos']}, arm "
+                f"{row['arm']}: a continuation of no pivot of these trunks; delete the passes and "
+                "rerun"
+            )
         trunk = trunks[problem, rollout]
         kept = trunk["token_ids"][: row["abs_pos"] - len(trunk["prompt_token_ids"])]
-        token = forced[problem, rollout, row["abs_pos"], row["arm"]]
         solution = decode([*kept, token, *row["token_ids"]])
         continuation = decode(row["token_ids"])
         identity = {name: row[name] for name in ("problem_id", "rollout", "abs_pos", "arm", "k")}
@@ -68,16 +74,25 @@ def grade_pass(
 
 def run(
     grading: dict,
+    passes: list[str],
     trunk_folders: list[str],
     passes_folders: list[str],
     dataset: Path | str,
     model: Path | str,
     folder: Path | str,
 ) -> None:
-    """Grade the trunks and every pass of a configuration, all shards: a file each in `folder`."""
+    """Grade the trunks and every pass of a configuration, all shards: a file each in `folder`.
+
+    Raises StoredFileError when a file is not what was written, or passes were made from other
+    trunks.
+    """
+    for trunks in trunk_folders:
+        check_folder(trunks)
+    for passed in passes_folders:
+        check_folder(passed, made_from=trunk_folders)
 
     def of_passes(name: str) -> Iterator[dict]:
-        return (row for passes in passes_folders for row in read_jsonl(Path(passes) / name))
+        return (row for passed in passes_folders for row in read_jsonl(Path(passed) / name))
 
     tokenizer = load_tokenizer(model)
     problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
@@ -96,8 +111,9 @@ def run(
         return tokenizer.decode(ids, skip_special_tokens=True)
 
     write_jsonl(Path(folder) / "trunks.jsonl", grade_trunks(rows, golds, grading))
-    for name in PASSES:
+    for name in passes:
         write_jsonl(
             Path(folder) / f"{name}.jsonl",
             grade_pass(of_passes(f"{name}.jsonl"), trunks, forced, golds, decode, grading),
         )
+    seal_folder(folder, made_from=passes_folders)

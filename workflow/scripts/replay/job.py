@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,18 +18,19 @@ def logged(log: str) -> Iterator[IO[str]]:
     Descriptors are redirected, not `sys.stderr`: engine workers write to theirs. An expected
     error (bad input, a refused reset) puts one line on the console and its traceback in the log.
     """
-    Path(log).parent.mkdir(parents=True, exist_ok=True)
     console = os.fdopen(os.dup(2), "w", buffering=1)
-    with open(log, "w", buffering=1, encoding="utf-8") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
+    try:
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w", buffering=1, encoding="utf-8") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
             yield console
-        except Exception as error:
+    except Exception as error:
+        print(f"error: {error}\n  (details: {log})", file=console)
+        with suppress(OSError):  # the log may lie on the disk that is full
             traceback.print_exc()
-            print(f"error: {error}\n  (details: {log})", file=console)
             sys.stderr.flush()
-            raise SystemExit(1) from error
+        raise SystemExit(1) from error
 
 
 def progress(console: IO[str], what: str, total: int, unit: str) -> tqdm:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from replay.storage import atomic_path, link
+from replay.storage import atomic_path, link, not_written
 
 FORMAT = "kv-state/2"
 
@@ -89,20 +89,29 @@ class KVWorkerExtension:
         metadata = metadata | {"sha256": json.dumps(block_digests(layers))}
         tensors = {f"layer.{i}": layer for i, layer in enumerate(layers)}
         with atomic_path(rank_file(path, self.rank)) as partial:
-            save_file(tensors, partial, metadata=metadata)
+            try:
+                save_file(tensors, partial, metadata=metadata)
+            except SafetensorError as error:
+                raise KVStateError(not_written(path, error)) from error
 
     def load_kv_blocks(self, block_ids: list[int], path: str) -> None:
         """Write this rank's blocks into the cache and verify what the cache then holds."""
         state, path = path, str(rank_file(path, self.rank))
         if read_description(path) != read_description(state):
             raise KVStateError(f"{path}: not of the same state as {state}; delete both and rerun")
-        with safe_open(path, framework="pt") as file:
-            expected = json.loads(file.metadata()["sha256"])
-            names = [f"layer.{i}" for i in range(len(file.keys()))]
-            layers = [file.get_tensor(name) for name in names]
+        layers, expected = read_blocks(path)
         depth = len(self.model_runner.kv_caches)
         if len(layers) != depth:
             raise KVStateError(f"{path}: holds {len(layers)} layers, the model has {depth}")
+        for layer, ours in zip(layers, self.read_kv_blocks(block_ids[:1]), strict=True):
+            found, taken = (
+                (layer.dtype, len(layer), *layer.shape[1:]),
+                (ours.dtype, len(block_ids), *ours.shape[1:]),
+            )
+            if found != taken:
+                raise KVStateError(
+                    f"{path}: its layers are {found}, the cache takes {taken}; delete it and rerun"
+                )
         self._verify(block_digests(layers), expected, f"{path}: the file is damaged")
         for kv_cache, layer in zip(self.model_runner.kv_caches, layers, strict=True):
             axis = block_dimension(kv_cache, self._num_blocks())
@@ -110,6 +119,10 @@ class KVWorkerExtension:
             kv_cache.index_copy_(axis, index, layer.movedim(0, axis).to(kv_cache.device))
         restored = block_digests(self.read_kv_blocks(block_ids))
         self._verify(restored, expected, f"{path}: the cache does not hold what was restored")
+
+    def digest_kv_blocks(self, block_ids: list[int]) -> list[str]:
+        """A sha256 of each block, as this rank's part of the cache holds it."""
+        return block_digests(self.read_kv_blocks(block_ids))
 
     def fill_kv_cache(self, value: float) -> None:
         """Overwrite the whole cache, so that a test can prove that nothing resident is left."""
@@ -148,15 +161,45 @@ def describe(sequences: list[list[int]], block_size: int, ranks: int = 1) -> dic
     }
 
 
+def read_blocks(path: Path | str) -> tuple[list[torch.Tensor], list[str]]:
+    """The layers of a state file, block index first, and the sha256 that it names for each block.
+
+    Raises KVStateError when these do not belong together.
+    """
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            digests = json.loads(file.metadata()["sha256"])
+            layers = [file.get_tensor(f"layer.{i}") for i in range(len(file.keys()))]
+    except Exception as error:  # a header with a flipped bit fails in many ways
+        raise KVStateError(f"{path}: the file is damaged ({error}); delete it and rerun") from error
+    if {len(layer) for layer in layers} != {len(digests)}:
+        raise KVStateError(
+            f"{path}: the file is damaged: layers of other blocks; delete it and rerun"
+        )
+    return layers, digests
+
+
+def block_bytes(path: Path | str) -> float:
+    """Bytes that one block takes over all layers of one rank."""
+    prefixes, _ = unique_blocks(*read_description(path)[:2])
+    with Path(path).open("rb") as file:
+        header = 8 + int.from_bytes(file.read(8), "little")
+    return (Path(path).stat().st_size - header) / max(len(prefixes), 1)
+
+
 def read_description(path: Path | str) -> Description:
     """What a KV state file says it holds; KVStateError when it is not such a file."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
+        if metadata.get("format") == FORMAT:
+            return Description(
+                json.loads(metadata["sequences"]),
+                int(metadata["block_size"]),
+                int(metadata["ranks"]),
+            )
     except Exception as error:  # safetensors raises its own type for a truncated file
-        raise KVStateError(f"{path}: not a readable KV state ({error}); delete it") from error
-    if metadata.get("format") != FORMAT:
-        raise KVStateError(f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}")
-    return Description(
-        json.loads(metadata["sequences"]), int(metadata["block_size"]), int(metadata["ranks"])
-    )
+        raise KVStateError(
+            f"{path}: not a readable KV state ({error}); delete it and rerun"
+        ) from error
+    raise KVStateError(f"{path}: format {metadata.get('format')!r}, expected {FORMAT!r}")

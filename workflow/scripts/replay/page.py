@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 
 from replay.planning import needed_sentence
-from replay.protocol import PASSES
 from replay.storage import read_json
 
 QUESTION = (
@@ -159,8 +158,13 @@ def _counts(configurations: list[dict], passes: list[str]) -> dict:
         "trunk_rollouts": rollouts,
         "trunk_accuracy": right / rollouts if rollouts else None,
         "pivots": sum(c["analysis"]["n_records"] for c in configurations),
-        "requests": len(PASSES) * sum(entry["requests"] for entry in seconds),
+        "requests": sum(entry["requests"] * _passes_run(entry) for entry in seconds),
     }
+
+
+def _passes_run(entry: dict) -> int:
+    """Of how many passes an entry of seconds.json says how long they took."""
+    return len(entry.keys() - {"problem_id", "requests"})
 
 
 def commit() -> str:

@@ -9,7 +9,7 @@ from scipy import fft, stats
 from statsmodels.stats.power import TTestPower
 
 from replay.inference import problem_excess, ratio_interval
-from replay.protocol import ARMS, PASSES
+from replay.protocol import ARMS, PASSES, passes_of
 from replay.storage import write_text
 from replay.tables import UNDEFINED, markdown_table, number
 
@@ -239,7 +239,7 @@ def _planned(n: int, k: int, first: dict, observed: dict | None, deepest: dict) 
         overlap, basis = (model["same_seeds"], "model") if model else ({"estimate": None}, "")
     pivots = first["analysis"]["n_records"] / len(first["records"]["per_problem"])
     requests = first["records"]["config"]["rollouts"]
-    requests += pivots * len(PASSES) * len(ARMS) * (k + 1)
+    requests += pivots * len(passes_of(first["records"])) * len(ARMS) * (k + 1)
     return {
         "problems": n,
         "k": k,

@@ -4,16 +4,46 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from replay.protocol import ARMS, COMPARED, EXACT, PASSES, PROBE, REFERENCE, pivot_key
-from replay.storage import read_jsonl, write_json
+from replay.protocol import ARMS, PROBE, REFERENCE, others, pivot_key, warm
+from replay.storage import StoredFileError, check_folder, read_json, read_jsonl, write_json
 
 
-def by_pivot(rows: Iterable[dict]) -> dict[tuple[int, int, int], dict[str, dict]]:
-    """Rows of one pass as pivot -> arm -> k -> row."""
+def by_pivot(
+    rows: Iterable[dict], what: str = "pass"
+) -> dict[tuple[int, int, int], dict[str, dict]]:
+    """Rows of one pass as pivot -> arm -> k -> row; StoredFileError when one is there twice."""
     table: dict = defaultdict(lambda: {arm: {} for arm in ARMS})
     for row in rows:
-        table[pivot_key(row)][row["arm"]][row["k"]] = row
+        of_arm = table[pivot_key(row)][row["arm"]]
+        if row["k"] in of_arm:
+            raise StoredFileError(
+                f"{what}, {_where(pivot_key(row), row['arm'])}: k={row['k']} is there twice; "
+                "delete the folder and rerun"
+            )
+        of_arm[row["k"]] = row
     return table
+
+
+def check_complete(what: str, table: dict, pivots: Iterable[dict], wanted: set) -> None:
+    """`table` has a row for every pivot, arm and k of `wanted`, and no other (StoredFileError)."""
+    asked = {pivot_key(pivot) for pivot in pivots}
+    for key in asked | set(table):
+        found = {arm: set(table[key][arm]) if key in table else set() for arm in ARMS}
+        for arm, ks in found.items():
+            if ks != (wanted if key in asked else set()):
+                raise StoredFileError(
+                    f"{what}, {_where(key, arm)}: {_listed(ks)} are there, "
+                    f"{_listed(wanted if key in asked else ())} were asked for; delete the "
+                    "folder and rerun"
+                )
+
+
+def _where(key: tuple[int, int, int], arm: str) -> str:
+    return "problem {}, rollout {}, position {}, arm {}".format(*key, arm)
+
+
+def _listed(ks: Iterable) -> str:
+    return f"k={sorted(ks, key=str)}"
 
 
 def estimate(grades: dict[str, dict[int, dict]]) -> float:
@@ -64,13 +94,25 @@ def cache_facts(pivot: dict, requests: dict[str, dict]) -> dict:
     }
 
 
+def trunk_delta(pivot: dict, requests: dict) -> float | None:
+    """How far a pass is from the trunk itself: the actual arm's first probe logprob against that
+    which the trunk recorded for the same token at the same position, nats.
+
+    None where the rollout ends at the pivot, or where the token is not in the trunk's top-k.
+    """
+    probe = requests["actual"][PROBE]
+    recorded = dict(map(tuple, pivot["next_topk"] or ())).get(probe["token_ids"][0])
+    return None if recorded is None else abs(probe["logprobs"][0] - recorded)
+
+
 def record(pivot: dict, rollout_correct: int, raw: dict, grades: dict) -> dict:
     """One pivot's record. `raw` and `grades` map pass -> arm -> k -> row."""
-    caches = {name: cache_facts(pivot, raw[name]) for name in PASSES}
-    probes = {name: probe_comparison(raw[REFERENCE], raw[name]) for name in COMPARED}
-    equal = {name: continuations_equal(raw[REFERENCE], raw[name]) for name in COMPARED}
-    flags = [f"{name}_cache_miss" for name in EXACT if not caches[name]["ok"]]
-    flags += [f"{name}_preempted" for name in PASSES if caches[name]["preempted"]]
+    passes, compared = list(raw), others(raw)
+    caches = {name: cache_facts(pivot, raw[name]) for name in passes}
+    probes = {name: probe_comparison(raw[REFERENCE], raw[name]) for name in compared}
+    equal = {name: continuations_equal(raw[REFERENCE], raw[name]) for name in compared}
+    flags = [f"{name}_cache_miss" for name in warm(passes) if not caches[name]["ok"]]
+    flags += [f"{name}_preempted" for name in passes if caches[name]["preempted"]]
     return {
         "problem_id": pivot["problem_id"],
         "rollout": pivot["rollout"],
@@ -78,11 +120,11 @@ def record(pivot: dict, rollout_correct: int, raw: dict, grades: dict) -> dict:
         "gen_index": pivot["gen_index"],
         "margin": pivot["margin"],
         "rollout_correct": rollout_correct,
-        **{f"A_{name}": estimate(grades[name]) for name in PASSES},
-        **{f"cache_ok_{name}": caches[name]["ok"] for name in EXACT},
-        **{f"greedy_first_{name}": _first_tokens(raw[name]) for name in PASSES},
-        **{f"greedy_divergence_{name}": probes[name]["divergence"] for name in COMPARED},
-        **{f"greedy_first_logprob_delta_{name}": probes[name]["delta"] for name in COMPARED},
+        **{f"A_{name}": estimate(grades[name]) for name in passes},
+        **{f"cache_ok_{name}": caches[name]["ok"] for name in warm(passes)},
+        **{f"greedy_first_{name}": _first_tokens(raw[name]) for name in passes},
+        **{f"greedy_divergence_{name}": probes[name]["divergence"] for name in compared},
+        **{f"greedy_first_logprob_delta_{name}": probes[name]["delta"] for name in compared},
         "cohort": pivot["cohort"],
         "block_size": pivot["block_size"],
         "offset": pivot["offset"],
@@ -90,14 +132,17 @@ def record(pivot: dict, rollout_correct: int, raw: dict, grades: dict) -> dict:
         "alternative_token": pivot["alternative_token"],
         "topk": pivot["topk"],
         "borrowed_blocks": pivot["borrowed_blocks"],
-        **{f"cached_tokens_{name}": caches[name]["cached"] for name in PASSES},
-        **{f"preempted_{name}": caches[name]["preempted"] for name in PASSES},
-        **{f"probe_equal_{name}": probes[name]["equal"] for name in COMPARED},
-        **{f"continuations_equal_{name}": equal[name] for name in COMPARED},
-        "outcomes": {name: _per_arm(grades[name], "outcome") for name in PASSES},
-        "outcomes_by_grader": {name: _per_arm(grades[name], "outcomes") for name in PASSES},
-        "finish_reasons": {name: _per_arm(raw[name], "finish_reason") for name in PASSES},
+        **{f"cached_tokens_{name}": caches[name]["cached"] for name in passes},
+        **{f"preempted_{name}": caches[name]["preempted"] for name in passes},
+        **{f"probe_equal_{name}": probes[name]["equal"] for name in compared},
+        **{f"continuations_equal_{name}": equal[name] for name in compared},
+        "outcomes": {name: _per_arm(grades[name], "outcome") for name in passes},
+        "outcomes_by_grader": {name: _per_arm(grades[name], "outcomes") for name in passes},
+        "finish_reasons": {name: _per_arm(raw[name], "finish_reason") for name in passes},
         "flags": flags,
+        "next_topk": pivot["next_topk"],
+        **{f"trunk_delta_{name}": trunk_delta(pivot, raw[name]) for name in passes},
+        **({"text_changed": pivot["text_changed"]} if "text_changed" in pivot else {}),
     }
 
 
@@ -122,29 +167,40 @@ def build(
     trunk_grades: list[dict],
     completions: dict[str, Iterable[dict]],
     grades: dict[str, Iterable[dict]],
+    orders: dict[int, list[str]],
 ) -> dict:
-    """The records file: `config`, `per_problem`, `pivots` (published field names, and more)."""
-    raw = {name: by_pivot(rows) for name, rows in completions.items()}
-    graded = {name: by_pivot(rows) for name, rows in grades.items()}
+    """The records file: `config`, `per_problem`, `pivots` (published field names, and more).
+
+    `completions` and `grades` map the passes to their rows, `orders` the problems to the order in
+    which their passes ran.
+    """
+    raw = {name: by_pivot(rows, f"pass {name}") for name, rows in completions.items()}
+    graded = {name: by_pivot(rows, f"grades of pass {name}") for name, rows in grades.items()}
+    ks = set(range(settings["k"]))
+    for name in raw:
+        check_complete(f"pass {name}", raw[name], pivots, ks | {PROBE})
+        check_complete(f"grades of pass {name}", graded[name], pivots, ks)
     correct = {(row["problem_id"], row["rollout"]): row["reward"] for row in trunk_grades}
     rows = [
         record(
             pivot,
             correct[pivot["problem_id"], pivot["rollout"]],
-            {name: raw[name][pivot_key(pivot)] for name in PASSES},
-            {name: graded[name][pivot_key(pivot)] for name in PASSES},
+            {name: raw[name][pivot_key(pivot)] for name in raw},
+            {name: graded[name][pivot_key(pivot)] for name in raw},
         )
         for pivot in pivots
     ]
     return {
         "experiment": "replay-noise-audit",
         "config": settings,
-        "per_problem": per_problem(trunk_grades, rows),
+        "per_problem": per_problem(trunk_grades, rows, warm(raw), orders),
         "pivots": rows,
     }
 
 
-def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
+def per_problem(
+    trunk_grades: list[dict], rows: list[dict], warm_passes: list[str], orders: dict
+) -> list[dict]:
     """A summary a problem, in the order of the trunks."""
     rewards, records = defaultdict(list), defaultdict(list)
     for row in trunk_grades:
@@ -158,8 +214,10 @@ def per_problem(trunk_grades: list[dict], rows: list[dict]) -> list[dict]:
             "rollouts": len(values),
             "rollout_accuracy": sum(values) / len(values),
             "cache_violations": {
-                name: sum(not row[f"cache_ok_{name}"] for row in records[problem]) for name in EXACT
+                name: sum(not row[f"cache_ok_{name}"] for row in records[problem])
+                for name in warm_passes
             },
+            "pass_order": orders.get(problem),
         }
         for problem, values in rewards.items()
     ]
@@ -171,16 +229,26 @@ def run(
     grades_folder: str,
     output: Path | str,
 ) -> None:
-    """Write the records file of one configuration from all its shards."""
+    """Write the records file of one configuration from all its shards.
+
+    Raises StoredFileError when a file is not what was written, when the grades are of other passes,
+    and when a continuation that was asked for is missing or there twice.
+    """
+    for folder in passes_folders:
+        check_folder(folder)
+    check_folder(grades_folder, made_from=passes_folders)
 
     def rows(folders: list[str], name: str) -> list[dict]:
         return [row for folder in folders for row in read_jsonl(Path(folder) / f"{name}.jsonl")]
 
+    passes = settings["passes"]
+    ran = (entry for f in passes_folders for entry in read_json(Path(f) / "order.json"))
     records = build(
         settings,
         sorted(rows(passes_folders, "pivots"), key=pivot_key),
         sorted(rows([grades_folder], "trunks"), key=lambda r: (r["problem_id"], r["rollout"])),
-        {name: rows(passes_folders, name) for name in PASSES},
-        {name: rows([grades_folder], name) for name in PASSES},
+        {name: rows(passes_folders, name) for name in passes},
+        {name: rows([grades_folder], name) for name in passes},
+        {entry["problem_id"]: entry["order"] for entry in ran},
     )
     write_json(output, records)

@@ -13,12 +13,13 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from replay import controls_page
 from replay.analysis import MARGIN_SPLIT
 from replay.browser import dumped
-from replay.config import SECTIONS, load_schema
+from replay.config import SECTIONS, VALUES, load_schema
 from replay.figures import PNG_DPI
 from replay.inference import holm
-from replay.protocol import EXACT, PASSES, REFERENCE
+from replay.protocol import CATALOGUE, PASSES, REFERENCE
 from replay.statistics_table import printed_statistics, statistics_table
 from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed
 
@@ -40,7 +41,7 @@ LEVEL = 0.05
 MIN_PROBLEMS = 6
 # The answer names up to this many configurations; the list under Table 1 names all.
 MAX_NAMED = 3
-OVERLAP_FIGURE = 5
+CONTROLS_FIGURE, OVERLAP_FIGURE = 4, 5
 # Anchors and names of the page's sections; those that no run on published records has, and those
 # that no other has, are left out where they do not belong.
 SECTION_NAMES = {
@@ -48,6 +49,7 @@ SECTION_NAMES = {
     "figures": "Figures",
     "source": "Where the records come from",
     "claims": "The paper, claim by claim",
+    "controls": "Why re-feeding changes estimates",
     "words": "Words",
     "browser": "Pivot browser",
     "selection": "Selection of critical tokens",
@@ -61,7 +63,6 @@ SECTION_NAMES = {
 }
 PUBLISHED_ONLY, MEASURED_ONLY = ("source", "claims"), ("cohorts", "engine")
 COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
-PASS_NAMES = {"exact1": "exact 1", "exact2": "exact 2", "refeed": "re-feed"}
 
 ENGINE_FACTS = {
     "vllm": "version of the inference engine",
@@ -105,7 +106,7 @@ def build_report(context: dict) -> str:
     ``browser.build``; each cohort {name, dataset, screened, window, requested, found, scanned,
     problems: [{index, accuracy, admitted}], note}), ``engine`` (facts by name), ``counts``
     {trunk_rollouts, trunk_accuracy, pivots, requests}, ``table`` (the result of
-    ``tables.table1``, or its CSV read back), ``figures`` {1: png path, 2: ..., 3: ..., 5: ...},
+    ``tables.table1``, or its CSV read back), ``figures`` {1: png path, 2: ..., up to 5},
     whose data lie beside them as CSV, and ``needed``, the result of ``planning.needed_sentence``.
     A cohort's window is [first, last] problem; ``settings`` are the sections of the configuration
     file under dotted names. Optional: ``main``, the name of the configuration that figure 1 shows
@@ -121,6 +122,7 @@ def build_report(context: dict) -> str:
     configurations = context["configurations"]
     schema = load_schema()
     meanings = {name: text for s in SECTIONS for name, text in _described(s, schema["$defs"][s])}
+    meanings |= {name: schema["$defs"][name]["description"] for name in VALUES}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -137,6 +139,8 @@ def build_report(context: dict) -> str:
         min_problems=MIN_PROBLEMS,
         table1=_table1(context["table"], configurations),
         figures=_figures(context),
+        controls=[_by_configuration(**table) for table in controls_page.tables(configurations)],
+        controls_readings=controls_page.readings(configurations),
         browser=_browser(configurations),
         selection=_selection(configurations),
         robustness=_robustness(configurations),
@@ -324,12 +328,14 @@ def _figures(context: dict) -> list[dict]:
         1: _figure1(main),
         2: _figure2(configurations),
         3: _figure3(configurations),
+        CONTROLS_FIGURE: controls_page.figure4(configurations),
         OVERLAP_FIGURE: _figure5(configurations),
     }
     titles = {
         1: "Joint distribution of the credit estimate",
         2: "Sign changes by configuration",
         3: "Distribution of the first-token logprob difference",
+        CONTROLS_FIGURE: "Effect of each control",
         OVERLAP_FIGURE: "Selection overlap against threshold",
     }
     return [
@@ -431,10 +437,10 @@ def _figure5(configurations: list[dict]) -> str:
 def _browser(configurations: list[dict]) -> dict:
     """Data of the pivot browser as JSON that can stand in a script element, and what is absent."""
     named = [{"name": c["name"], "label": c["label"], **c["browser"]} for c in configurations]
-    passes = [
-        {"name": p, "label": PASS_NAMES[p], "exact": p in EXACT, "reference": p == REFERENCE}
-        for p in PASSES
-    ]
+    passes = {
+        name: {"name": name, "label": kind.label, "warm": kind.warm, "reference": name == REFERENCE}
+        for name, kind in CATALOGUE.items()
+    }
     data = dumped({"passes": passes, "configurations": named}).decode()
     return {
         "data": Markup(data.replace("<", r"\u003c")),
@@ -614,14 +620,14 @@ def _bit_row(configuration: dict, compared: str) -> list[str]:
 
 def _outcomes(configurations: list[dict]) -> dict | None:
     columns = {
-        "Pass": "exact 1, exact 2 or re-feed",
+        "Pass": "as explained under Why re-feeding changes estimates",
         "Right": "continuations whose final answer is the reference answer",
         "Wrong": "continuations with another final answer",
         "Unparsed": "continuations that ended without a readable answer",
         "Truncated": "continuations that reached the token limit",
     }
     rows = [
-        (c, [PASS_NAMES[p], *(_percent(share) for share in rates.values())])
+        (c, [CATALOGUE[p].label, *(_percent(share) for share in rates.values())])
         for c in configurations
         for p, rates in c["analysis"]["rates"].items()
         if rates
@@ -658,7 +664,7 @@ def _cache_row(configuration: dict) -> list[str]:
         _percent(cache["exact1_ok_rate"]),
         _percent(cache["exact2_ok_rate"]),
         _joined([flagged[f"{p}_cache_miss"] for p in ("exact1", "exact2")]),
-        _joined([flagged[f"{p}_preempted"] for p in PASS_NAMES]),
+        _joined([flagged[f"{p}_preempted"] for p in PASSES]),
         flagged["pivots_flagged"],
         _count(cache["pivots_with_borrowed_blocks"]),
         f"{_count(early['n'])} ({_count(early['eligible'])})",
@@ -852,7 +858,7 @@ def _beyond(configurations: list[dict], needed: str) -> dict:
     adjusted = holm(c["analysis"]["tests"]["sign_flip"]["p"] for c in configurations)
     return {
         "table": _table(
-            "Table 2. Intervals, tests and conditions", columns, cells, column_of=owners
+            "Table 3. Intervals, tests and conditions", columns, cells, column_of=owners
         ),
         "meanings": STATISTICS,
         "readings": [

@@ -21,11 +21,25 @@ CALL = "replay_call"  # key of `SamplingParams.extra_args`: [method, arguments]
 class ReplayScheduler(Scheduler):
     """Scheduler that answers calls and reports each finished request's blocks and preemptions."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.undefined: set[str] = set()  # requests that had a NaN among their logits
+
+    def update_from_output(self, scheduler_output, model_runner_output) -> dict:
+        # Before tokens are taken over: the sampler makes a token of NaN as of any other number.
+        nans = model_runner_output.num_nans_in_logits or {}
+        self.undefined |= {request for request, count in nans.items() if count}
+        return super().update_from_output(scheduler_output, model_runner_output)
+
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> dict:
         # num_cached_tokens is set at the first prefill only: a preempted request is recomputed
         # and still reports a hit, so its preemptions are kept beside it.
         blocks = self.kv_cache_manager.get_block_ids(request.request_id)[GROUP]
-        facts = {"preemptions": request.num_preemptions, "block_ids": list(blocks)}
+        facts = {
+            "preemptions": request.num_preemptions,
+            "block_ids": list(blocks),
+            "undefined": request.request_id in self.undefined,
+        }
         super()._free_request(request, delay_free_blocks)
         # A call is answered after its own request is gone: a block that it took shows as missing.
         call = (request.sampling_params.extra_args or {}).get(CALL)

@@ -10,7 +10,7 @@ from replay.engine import software_versions
 from replay.grading import Answer, grade
 from replay.job import progress
 from replay.kv_state import link_state, remove_state
-from replay.storage import Workspace, link, publish_folder, sha256_file, write_json
+from replay.storage import Workspace, link, publish_folder, seal_folder, sha256_file, write_json
 from replay.trunks import TrunkGenerator
 
 
@@ -114,6 +114,6 @@ def run(
                 link(piece, finished / piece.name)
     else:
         looked_at = fixed(problems)
+    seal_folder(finished)
     publish_folder(finished, scan_folder)
     write_json(cohort_file, cohort_report(cohort, looked_at))
-    workspace.clear()

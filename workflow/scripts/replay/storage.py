@@ -6,26 +6,55 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+SUMS = "SHA256SUMS"  # of a published folder, in the format of `sha256sum`
+KV_SUFFIX = ".safetensors"  # of KV state, which holds a sha256 a block
+
 
 class StoredFileError(ValueError):
-    """A file of this workflow that cannot be read as what it should be."""
+    """A file of this workflow that cannot be written, or is not what it should be."""
+
+
+def not_written(path: Path | str, error: Exception) -> str:
+    """What a user reads when the disk is full or the folder read-only."""
+    return (
+        f"{path}: cannot be written ({error}); make room or correct the permissions, then run the "
+        "same command: finished problems are kept"
+    )
 
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a path beside `path`; on success it replaces `path`, on failure it is removed."""
+    """Yield a path beside `path`; on success it replaces `path`, on failure it is removed.
+
+    A power cut leaves the old file or the new one. Raises StoredFileError where the operating
+    system refuses.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        _to_disk(partial)
         os.replace(partial, path)
+        _to_disk(path.parent)
+    except OSError as error:
+        raise StoredFileError(not_written(path, error)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -34,32 +63,43 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write JSON with a fixed layout; NaN and infinities are refused (ValueError)."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Write JSON with a fixed layout; NaN and infinities are refused (StoredFileError)."""
+    write_text(path, _json(path, value, indent=1) + "\n")
+
+
+def _json(where: Path | str, value: Any, **layout: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError as error:
+        raise StoredFileError(f"{where}: NaN or an infinity is no result ({error})") from error
 
 
 def read_json(path: Path | str) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refused)
     except ValueError as error:
         raise StoredFileError(f"{path}: not valid JSON ({error}); delete it and rerun") from error
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict]) -> None:
     with atomic_path(path) as partial, partial.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+        for number, row in enumerate(rows, start=1):
+            file.write(_json(f"{path}, line {number}", row, separators=(",", ":")) + "\n")
 
 
 def read_jsonl(path: Path | str) -> Iterator[dict]:
     with Path(path).open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield json.loads(line)
+                yield json.loads(line, parse_constant=_refused)
             except ValueError as error:
                 raise StoredFileError(
                     f"{path}, line {number}: not valid JSON ({error}); delete the file and rerun"
                 ) from error
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no result")
 
 
 def sha256_file(path: Path | str) -> str:
@@ -97,26 +137,55 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 class Workspace:
-    """Finished pieces of a long job, kept outside the declared outputs until the job is done.
+    """Finished pieces of a long job, kept outside the declared outputs until the run succeeded.
 
-    Snakemake deletes the outputs of a job that died. Pieces live in a folder named after a digest
-    of everything that determines them, so a rerun finds its own pieces and never another's. A
-    process that outlived its killed parent is waited for.
+    Snakemake deletes the outputs of a job that died, also of one that died after its last line.
+    Pieces live in a folder named after a digest of everything that determines them, so a rerun
+    finds its own pieces and never another's. A process that outlived its killed parent is waited
+    for. `clear_workspace` removes the folder.
     """
 
     def __init__(self, output: Path | str, determines: Any):
-        output = Path(output)
-        root = output.parent / f".{output.name}.unfinished"
-        self.lock = lock_folder(root, wait=True)
+        root = _workspace(output)
+        try:
+            self.lock = lock_folder(root)
+        except BlockingIOError:
+            print(f"{root}: another process is at work on this, its end is awaited", flush=True)
+            self.lock = lock_folder(root, wait=True)
         self.folder = root / digest(determines)[:16]
         self.folder.mkdir(exist_ok=True)
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def clear(self) -> None:
-        """Drop these pieces, and those that earlier settings of the same job left behind."""
-        shutil.rmtree(self.folder.parent)
+    def save(self, name: str, value: Any) -> None:
+        """Keep a finished piece, with a digest of it."""
+        write_json(self.path(name), {"sha256": digest(value), "value": value})
+
+    def load(self, name: str) -> Any:
+        """A kept piece; StoredFileError when it is not what was saved."""
+        piece = read_json(self.path(name))
+        if not isinstance(piece, dict) or digest(piece.get("value")) != piece.get("sha256"):
+            raise StoredFileError(
+                f"{self.path(name)}: damaged, its content is not what was saved; delete it and "
+                "rerun: the other finished problems are kept"
+            )
+        return piece["value"]
+
+    def has(self, name: str) -> bool:
+        """Whether a piece is kept; StoredFileError when it is damaged."""
+        return self.path(name).exists() and self.load(name) is not None
+
+
+def _workspace(output: Path | str) -> Path:
+    output = Path(output)
+    return output.parent / f".{output.name}.unfinished"
+
+
+def clear_workspace(output: Path | str) -> None:
+    """Drop the pieces of a job whose output is recorded as done, those of older settings too."""
+    if _workspace(output).exists():
+        shutil.rmtree(_workspace(output), ignore_errors=True)
 
 
 def link(source: Path, target: Path) -> None:
@@ -137,3 +206,59 @@ def publish_folder(source: Path, destination: Path | str) -> None:
     if destination.exists():
         shutil.rmtree(destination)
     os.replace(source, destination)
+    _to_disk(destination.parent)
+
+
+def seal_folder(
+    folder: Path | str, made_from: Iterable[Path | str] = (), final: Path | str | None = None
+) -> None:
+    """Write the sums of a folder's files and of the sealed folders that it was made from.
+
+    These are named as seen from `final`, where the folder will be published.
+    """
+    folder = Path(folder)
+    sums = {name: folder / name for name in _sealed_names(folder)}
+    for origin in made_from:
+        sealed = Path(origin) / SUMS
+        sums[os.path.relpath(sealed, final or folder)] = sealed
+    lines = (f"{sha256_file(file)}  {name}\n" for name, file in sums.items())
+    write_text(folder / SUMS, "".join(lines))
+
+
+def _sealed_names(folder: Path) -> list[str]:
+    """Not KV state, nor what Snakemake leaves in a folder."""
+    return sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.is_file()
+        and not file.name.startswith(".")
+        and file.suffix != KV_SUFFIX
+        and file.name != SUMS
+    )
+
+
+def check_folder(folder: Path | str, made_from: Iterable[Path | str] | None = None) -> None:
+    """Every file of a sealed folder is what was written; what it was made from is in `made_from`.
+
+    Raises StoredFileError naming the file. KV state is checked when it is restored.
+    """
+    folder = Path(folder)
+    remedy = f"delete {folder} and rerun"
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise StoredFileError(f"{folder / SUMS}: not readable ({error}); {remedy}") from error
+    origins = {name for name in sums if name.startswith("..")}
+    for name in {*_sealed_names(folder), *sums} - origins:
+        if _sum(folder / name) != sums.get(name):
+            raise StoredFileError(f"{folder / name}: is not what was written; {remedy}")
+    if made_from is None:
+        return
+    known = {os.path.relpath(Path(origin) / SUMS, folder) for origin in made_from}
+    if not origins or not all(n in known and _sum(folder / n) == sums[n] for n in origins):
+        raise StoredFileError(f"{folder}: was made from other files than are there; {remedy}")
+
+
+def _sum(file: Path) -> str | None:
+    return sha256_file(file) if file.exists() else None

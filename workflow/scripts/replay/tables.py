@@ -30,9 +30,11 @@ CAPTION = (
 FLOAT = r"""\begin{{table*}}
 \centering\small\setlength{{\tabcolsep}}{{4pt}}
 \caption{{{caption}}}
-\label{{tab:sign-changes}}
+\label{{tab:{label}}}
 {body}\end{{table*}}
 """
+
+WRAPPED = r">{\raggedright\arraybackslash}X"  # a LaTeX column whose text wraps
 
 
 def excess_pp(analysis: dict) -> float | None:
@@ -126,11 +128,18 @@ def write_table(
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
     text = printed(table)
     write_markdown(text, 2, markdown, note)
-    wrapped = r">{\raggedright\arraybackslash}X" * 2 + "r" * (len(text.columns) - 2)
-    body = latex_table(text, "@{}" + wrapped + "@{}")
+    layout = WRAPPED * 2 + "r" * (len(text.columns) - 2)
+    write_float(text, layout, CAPTION, "sign-changes", latex, note)
+
+
+def write_float(
+    text: pd.DataFrame, layout: str, caption: str, label: str, path: str | Path, note: str = ""
+) -> None:
+    """Write a table of strings as a LaTeX float as wide as the text, with columns of ``layout``."""
+    body = latex_table(text, "@{}" + layout + "@{}")
     body = body.replace(r"\begin{tabular}", r"\begin{tabularx}{\textwidth}")
     body = body.replace(r"\end{tabular}", r"\end{tabularx}")
-    write_latex(FLOAT.format(caption=CAPTION, body=body), ["tabularx"], latex, note)
+    write_latex(FLOAT.format(caption=caption, label=label, body=body), ["tabularx"], path, note)
 
 
 def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:

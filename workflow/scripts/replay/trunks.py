@@ -1,21 +1,24 @@
 """Trunk rollouts of a problem, and the decode-time KV state saved with them (paper 3.1)."""
 
+import math
 import zlib
 from pathlib import Path
 from typing import IO
 
 from replay.datasets import Problem, answer_kind, load_problems
-from replay.engine import Completion, Engine, EngineError, software_versions
+from replay.engine import Completion, Engine, EngineError, located, software_versions
 from replay.job import progress
 from replay.kv_state import link_state, unique_blocks
 from replay.models import context_limit
 from replay.prompts import CheckpointError, load_tokenizer, prompt_token_ids
 from replay.storage import (
     Workspace,
+    check_folder,
     distinct,
     link,
     publish_folder,
     read_json,
+    seal_folder,
     sha256_file,
     write_json,
     write_jsonl,
@@ -67,11 +70,11 @@ class TrunkGenerator:
 
     def rollouts(self, problem: Problem) -> list[dict]:
         """The problem's trunk rows, one a rollout, from the workspace or from the engine."""
-        piece = self.piece(problem.index)
-        if not piece.exists():
+        piece = self.piece(problem.index).name
+        if not self.workspace.has(piece):
             rows = self._generate(problem, self.kv_piece(problem.index))
-            write_json(piece, {"rows": rows, "engine": self.engine.facts()})
-        return read_json(piece)["rows"]
+            self.workspace.save(piece, {"rows": rows, "engine": self.engine.facts()})
+        return self.workspace.load(piece)["rows"]
 
     def prompt(self, problem: Problem) -> list[int]:
         return prompt_token_ids(self.tokenizer, problem, self.settings["prompt"])
@@ -113,11 +116,15 @@ class TrunkGenerator:
             for seed in seeds
         ]
         engine.reset()
-        completions = engine.generate([prompt] * len(seeds), parameters)
+        with located(f"problem {problem.index}, trunks"):
+            completions = engine.generate([prompt] * len(seeds), parameters)
         if any(completion.preemptions for completion in completions):
+            longest = len(prompt) + sampling["max_tokens"]
+            most = len(seeds) * math.ceil(longest / engine.block_size) + 1  # vLLM keeps one
             raise EngineError(
                 f"problem {problem.index}: a trunk rollout was preempted, so its state was "
-                "recomputed, not decoded; raise engine.kv_cache_gib"
+                "recomputed, not decoded; raise engine.kv_cache_gib, with "
+                f"{engine.gib_for(most):.3f} none can be"
             )
         sequences = [resumable(prompt + c.token_ids, engine.block_size) for c in completions]
         resident = engine.save_kv(sequences, kv_path)
@@ -174,6 +181,7 @@ def run(
 
     Problems that the screen generated already are taken over from `scan_folder`.
     """
+    check_folder(scan_folder)
     cohort = read_json(cohort_file)
     admitted = [entry["index"] for entry in cohort["problems"] if entry["admitted"]]
     problems = load_problems(dataset, answers=answer_kind(settings["dataset"]))
@@ -192,14 +200,14 @@ def run(
         for problem in wanted:
             generator.rollouts(problem)
             bar.update()
-    pieces = [read_json(generator.piece(problem.index)) for problem in wanted]
+    pieces = [workspace.load(generator.piece(problem.index).name) for problem in wanted]
     finished = workspace.path("finished")
     write_jsonl(finished / "trunks.jsonl", (row for piece in pieces for row in piece["rows"]))
     write_json(finished / "engine.json", distinct(piece["engine"] for piece in pieces))
     for problem in wanted:
         link_state(generator.kv_piece(problem.index), kv_file(finished, problem.index))
+    seal_folder(finished)
     publish_folder(finished, folder)
-    workspace.clear()
 
 
 def kv_file(trunk_folder: Path | str, index: int) -> Path:
