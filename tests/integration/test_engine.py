@@ -539,7 +539,7 @@ def test_the_engine_core_process_refuses_a_reset_while_a_request_runs(engine_cor
     monkeypatch.setattr("replay.engine.RESET_PAUSE_SECONDS", 0)
     engine = engine_core.engine
     core = engine.llm.llm_engine
-    parameters = engine.sampled(temperature=0.7, top_p=1.0, max_tokens=96, seed=1)
+    parameters = engine.sampled(temperature=0.7, top_p=0.95, max_tokens=96, seed=1)
     core.add_request(
         "running", {"prompt_token_ids": engine_core.work.requests[0].prompt}, parameters
     )

@@ -73,6 +73,14 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
     assert together.tolist() == [int(token) for token in alone]
 
 
+def test_a_row_of_nan_is_given_a_token_and_changes_no_other_row():
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4))
+    arguments = tensors(3, 0.7, 0.95, torch.arange(3))
+    expected = draw(logits, *arguments).tolist()
+    logits[1, 7] = torch.nan
+    assert draw(logits, *arguments).tolist() == [expected[0], 0, expected[2]]
+
+
 def test_the_top_token_wins_where_nothing_else_is_in_the_nucleus():
     logits = torch.randn(8, 100, generator=torch.Generator().manual_seed(3))
     best = logits.argmax(1).tolist()

@@ -304,7 +304,7 @@ class Engine:
         Raises KVStateError when a block is gone or is not one that these requests wrote.
         """
         self.reset()
-        parameters = [self.greedy(max_tokens=1, seed=0) for _ in sequences]
+        parameters = [self.greedy(max_tokens=1) for _ in sequences]
         written = {
             block
             for completion in (self.generate(sequences, parameters) if sequences else [])

@@ -33,7 +33,7 @@ def draw(
     limit = torch.where(top_p < 1, top_p * weights.sum(1, dtype=torch.float64), torch.inf)
     row, token, weight = _candidates(weights, limit)
     score = weight / exponential(seeds[row], positions[row], token)
-    chosen = torch.empty_like(seeds)
+    chosen = torch.zeros_like(seeds)  # what a row of NaN keeps; the engine refuses it later
     while len(row):
         best = score.new_zeros(len(limit)).scatter_reduce_(0, row, score, "amax")
         first = score == best[row]
