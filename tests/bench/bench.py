@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -47,15 +48,18 @@ def main() -> None:
         work = plan(rows, "bench", generator.kv_piece(problem.index), row.sections, special)
         prompts = [{"prompt_token_ids": request.prompt} for request in work.requests]
         parameters = [_parameters(engine, request, sampling) for request in work.requests]
-        ours, direct, results = [], [], []
+        plain = [vllm_parameters(request, sampling) for request in work.requests]
+        seconds, ours, direct, results = [], [], [], []
         for _ in range(REPEATS):
             started = time.monotonic()
             results.append(run_problem(engine, work, sampling, list(PASSES), lambda done: None))
-            ours.append((time.monotonic() - started) / len(PASSES))
+            seconds.append(time.monotonic() - started)
+            done = chain.from_iterable(results[-1]["passes"].values())
+            ours.append(sum(len(r["token_ids"]) for r in done) / seconds[-1])
             started = time.monotonic()
-            for _ in PASSES:
-                engine.llm.generate(prompts, parameters, use_tqdm=False)
-            direct.append((time.monotonic() - started) / len(PASSES))
+            outputs = engine.llm.generate(prompts, plain, use_tqdm=False)
+            tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+            direct.append(tokens / (time.monotonic() - started))
         if options.profile:
             profile(
                 options.profile,
@@ -69,21 +73,23 @@ def main() -> None:
     print(f"{row.name} of {options.config}, {row.model}, {row.numerics}, {settings['process']}\n")
     print("| what | value |\n|---|---|")
     print(f"| engine start, import included | {engine.start_seconds:.1f} s |")
-    print(f"| a pass of {len(prompts)} requests, with restore and rows | {_spread(ours)} s |")
-    print(f"| the same requests handed to vLLM directly | {_spread(direct)} s |")
-    print(f"| direct over ours | {statistics.median(direct) / statistics.median(ours):.3f} |")
-    minutes = statistics.median(ours) * len(PASSES) / 60
+    print(
+        f"| passes of {len(prompts)} requests, with restore and rows | {_spread(ours)} tokens/s |"
+    )
+    print(f"| such requests handed to vLLM and its own sampler | {_spread(direct)} tokens/s |")
+    print(f"| ours over direct | {statistics.median(ours) / statistics.median(direct):.3f} |")
+    minutes = statistics.median(seconds) / 60
     print(f"| pivots a minute, all passes | {len(work.pivots) / minutes:.0f} |")
     speed = memory_bandwidth(settings["device"])
     print(f"| memory bandwidth, read and written | {speed / 1e9:.0f} GB/s |")
     for name in PASSES:
-        seconds = statistics.median(result["seconds"][name] for result in results)
+        took = statistics.median(result["seconds"][name] for result in results)
         done = results[0]["passes"][name]
         tokens = sum(len(r["token_ids"]) for r in done)
         least = least_bytes(work, done, model, per_token, settings["max_num_seqs"])
         print(
-            f"| {name} | {tokens / seconds:.0f} tokens/s, "
-            f"{100 * least / speed / seconds:.1f}% of the bandwidth limit |"
+            f"| {name} | {tokens / took:.0f} tokens/s, "
+            f"{100 * least / speed / took:.1f}% of the bandwidth limit |"
         )
 
 
@@ -113,6 +119,20 @@ def configured(options):
                 f"{path} is missing; run `snakemake --cores 1 {path.relative_to(ROOT)}`"
             )
     return row, model, load_problems(dataset)[0]
+
+
+def vllm_parameters(request, sampling: dict):
+    """The request as vLLM's own seeded sampler takes it."""
+    from vllm import SamplingParams
+
+    from replay.protocol import PROBE
+
+    if request.k == PROBE:
+        probe = sampling["probe_tokens"]
+        return SamplingParams(temperature=0, max_tokens=probe, logprobs=2, detokenize=False)
+    names = ("temperature", "top_p", "max_tokens")
+    own = {name: sampling[name] for name in names}
+    return SamplingParams(**own, seed=request.seed, detokenize=False)
 
 
 def profile(path: Path, action) -> None:
@@ -184,7 +204,7 @@ def memory_bandwidth(device: str) -> float:
 
 
 def _spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
 if __name__ == "__main__":
