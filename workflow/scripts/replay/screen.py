@@ -15,7 +15,6 @@ from replay.storage import (
     distinct,
     link,
     publish_folder,
-    read_json,
     seal_folder,
     sha256_file,
     write_json,
@@ -121,8 +120,8 @@ def run(
                 piece, state = generator.piece(entry["index"]), generator.kv_piece(entry["index"])
                 link_state(state, finished / state.name)
                 link(piece, finished / piece.name)
-        engines = (read_json(generator.piece(entry["index"]))["engine"] for entry in looked_at)
-        write_json(finished / "engine.json", distinct(engines))
+        kept = (workspace.load(generator.piece(entry["index"]).name) for entry in looked_at)
+        write_json(finished / "engine.json", distinct(piece["engine"] for piece in kept))
     else:
         looked_at = fixed(problems)
     seal_folder(finished)
