@@ -108,7 +108,7 @@ def test_a_run_under_other_settings_is_stale(finished, monkeypatch):
     continuations = config["continuations"] | {"k": 3}
     stages = audited(finished, monkeypatch, continuations=continuations)
     stale = {name for name, stage in stages.items() if stage.state == "stale"}
-    assert stale == {"passes", "records"}, "whose settings hold K; what follows is as it was"
+    assert stale >= {"passes", "records"} and not stale & {"trunks", "model", "dataset"}
     assert "continuations.k was 2, is 3" in "\n".join(stages["passes"].lines())
 
 
