@@ -186,6 +186,12 @@ def test_a_published_run_is_audited_and_described(finished):
     assert set(table["registration"]) == {"deviates"}
     markdown = (results / "tables" / "table1.md").read_text(encoding="utf-8")
     assert "data: when they were generated is not on record" in markdown
+    folder.snakemake("register", **local)
+    folder.snakemake("published", **local)
+    registration = json.loads((results / "registration.json").read_text())
+    (lock,) = (folder.path / "registration").glob("*.json")
+    assert registration["lock"]["sha256"] == json.loads(lock.read_text())["sha256"]
+    assert {of["state"] for of in registration["configurations"].values()} == {"deviates"}
     record, main = results / "records" / "main.json", "results/published/records/main.json"
     original = record.read_bytes()
     record.write_bytes(original.replace(b'"margin": 0.', b'"margin": 0.1', 1))

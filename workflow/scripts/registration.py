@@ -9,7 +9,11 @@ def main(snakemake):
     with recorded(snakemake):
         job, data = snakemake.params.job, snakemake.input
         result = assess(
-            job["registration"], data.lock or None, job["jobs"], data.records, data.analyses
+            job["registration"],
+            data.lock[0] if data.lock else None,
+            job["jobs"],
+            data.records,
+            data.analyses,
         )
         write_json(snakemake.output[0], result)
 
