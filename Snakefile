@@ -30,6 +30,7 @@ else:
 
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/planning.smk"
+include: "workflow/rules/registration.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -61,6 +62,9 @@ if STUDY.is_published:
         input:
             rules.all.input,
             f"{RESULTS}/claims.csv",
+
+
+include: "workflow/rules/audit.smk"
 
 
 for configuration in STUDY.configurations:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from crates import problems
 
 FILES = (
     "campaign2_primary", "campaign2_screened", "campaign2_k8", "campaign2_k16", "campaign2_phi",
@@ -61,7 +62,8 @@ def local(folder: Folder, *names: str) -> str:
 def test_everything_is_downloaded_and_no_engine_runs(folder):
     assert folder.planned("published") == {
         "download": 8, "published_records": 7, "analyze": 7, "claims": 1, "table": 1, "figures": 1,
-        "statistics": 1, "browser": 7, "report": 1, "published": 1, "total": 35,
+        "statistics": 1, "browser": 7, "registration": 1, "rule_graph": 1, "report": 1,
+        "published": 1, "total": 37,
     }  # fmt: skip
 
 
@@ -170,6 +172,33 @@ def test_a_second_run_has_nothing_to_do(finished):
     folder, _ = finished
     output = folder.snakemake("published", records_dir="records", download=False)
     assert "Nothing to be done" in output
+
+
+def test_a_published_run_is_audited_and_described(finished):
+    """The records were there before any lock, so they are never called registered."""
+    folder, _ = finished
+    local = {"records_dir": "records", "download": False}
+    results = folder.path / "results" / "published"
+    assert "changed by hand" not in folder.snakemake("audit", **local)
+    folder.snakemake("crate", **local)
+    assert problems(results) == []
+    table = pd.read_csv(results / "tables" / "table1.csv")
+    assert set(table["registration"]) == {"deviates"}
+    markdown = (results / "tables" / "table1.md").read_text(encoding="utf-8")
+    assert "data: when they were generated is not on record" in markdown
+    record, main = results / "records" / "main.json", "results/published/records/main.json"
+    original = record.read_bytes()
+    record.write_bytes(original.replace(b'"margin": 0.', b'"margin": 0.1', 1))
+    source = folder.path / "records" / "campaign1_temp0.json"
+    kept = source.read_bytes()
+    source.write_bytes(kept + b" ")
+    try:
+        output = folder.snakemake("audit", ok=False, **local)
+    finally:
+        record.write_bytes(original)
+        source.write_bytes(kept)
+    assert f"changed by hand: {main}" in output
+    assert "stale: results/published/records/greedy.json was made from another records/" in output
 
 
 def test_a_changed_file_is_refused(finished):

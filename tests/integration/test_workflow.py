@@ -18,7 +18,9 @@ from replay.storage import sha256_file
 pytestmark = pytest.mark.engine
 
 GRADED = {"grade", "records", "browser", "analyze"}  # made from the passes
-SHOWN = {"table", "decomposition", "statistics", "figures", "report"}  # made from the analyses
+SHOWN = {
+    "table", "decomposition", "statistics", "figures", "registration", "report",
+}  # made from the analyses  # fmt: skip
 
 
 def test_everything_that_is_promised_is_there(finished):
@@ -26,7 +28,7 @@ def test_everything_that_is_promised_is_there(finished):
     table = pd.read_csv(results / "tables" / "table1.csv")
     assert list(table.columns) == [
         "configuration", "model", "n", "refeed_pct", "refeed_polarity_pct", "floor_pct",
-        "floor_polarity_pct", "excess_pp", "t_clustered", "z",
+        "floor_polarity_pct", "excess_pp", "t_clustered", "z", "registration",
     ]  # fmt: skip
     assert list(table.configuration) == ["main", "batch-invariant"]
     parts = pd.read_csv(results / "tables" / "table2.csv").set_index("configuration")
@@ -171,7 +173,8 @@ def test_changing_k_reruns_passes_and_below(finished):
     finished.configure()
     assert planned == {
         "passes": 2, "grade": 2, "records": 2, "analyze": 2, "table": 1,
-        "decomposition": 1, "statistics": 1, "figures": 1, "browser": 2, "report": 1,
+        "decomposition": 1, "statistics": 1, "figures": 1, "browser": 2, "registration": 1,
+        "report": 1,
     }  # fmt: skip
 
 
@@ -181,7 +184,7 @@ def test_changing_the_grader_reruns_grading_and_below(finished):
     finished.configure()
     assert planned == {
         "grade": 2, "records": 2, "analyze": 2, "table": 1, "decomposition": 1, "statistics": 1,
-        "figures": 1, "browser": 2, "report": 1,
+        "figures": 1, "browser": 2, "registration": 1, "report": 1,
     }  # fmt: skip
 
 

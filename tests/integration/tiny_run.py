@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
+
+from replay.dag import jobs
+from replay.provenance import Sidecar
 
 TINY = {
     "run": "tiny",
@@ -74,6 +78,19 @@ class Checkout:
         for part in parts:
             shutil.copytree(self.results / part, self.folder / "results" / run / part)
         return self.configure(run=run), ("--rerun-triggers", "mtime")
+
+    def config(self, **changes) -> dict:
+        """The study as Snakemake hands it to its scripts: with the catalog."""
+        catalog = yaml.safe_load((self.folder / "config" / "catalog.yaml").read_text())
+        return catalog | TINY | changes
+
+    def vouch_for(self, path: str) -> None:
+        """Write the sidecar of the job that would have made a copied input."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            (job,) = jobs(self.config(), [path])
+            log = str(job.sidecar).replace("provenance", "logs")
+            Sidecar(log, job.rule, {}, job.params, []).write(list(job.outputs))
 
     def command(self, *arguments: str, config: Path | None = None) -> list[str]:
         config = config or self.configure()

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from chromium import chromium, executable
 
+from replay import registration
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.browser import Texts, build
@@ -14,6 +15,7 @@ from replay.controls import controls
 from replay.figures import draw_all
 from replay.protocol import PASSES
 from replay.report import build_report
+from replay.rule_graph import svg
 from replay.tables import table1
 
 pytestmark = pytest.mark.page
@@ -96,6 +98,21 @@ def page(tmp_path_factory):
         "counts": dict.fromkeys(("trunk_rollouts", "pivots", "requests"), 4)
         | {"trunk_accuracy": 0.5},
         "table": table1(cases), "figures": dict(zip((1, 2, 3, 4, 5), kinds[1], strict=True)),
+        "registration": {
+            "registration": registration.load(), "lock": None,
+            "configurations": {
+                case["name"]: {"state": "deviates", "deviations": ["k: 1"], "verdict": "material"}
+                for case in cases
+            },
+        },
+        "rule_graph": svg(["records", "table"], [("records", "table")]),
+        "origins": [
+            {
+                "name": case["name"], "label": case["label"], "group": group, "passes": [],
+                "records": [f"../records/{case['name']}.json"], "trunks": [],
+            }
+            for case in cases for group in ("refeed", "exact2", "all")
+        ],
     }  # fmt: skip
     path = folder / "index.html"
     path.write_text(build_report(context), encoding="utf-8")

@@ -53,3 +53,13 @@ def test_every_script_rule_tracks_its_own_code(rules):
     text = rules.read_text(encoding="utf-8")
     scripts = re.findall(r'script:\s+"\.\./scripts/(\w+)\.py"', text)
     assert scripts == re.findall(r'code_digest\("(\w+)"', text)
+
+
+def test_no_pickle_is_read_and_no_foreign_code_is_run():
+    unsafe = re.compile(
+        r"import pickle|pickle\.load|torch\.load|read_pickle|allow_pickle|joblib|trust_remote_code"
+        r"|yaml\.load\(|\beval\(|\bexec\("
+    )
+    files = [*code.SCRIPTS.rglob("*.py"), *(ROOT / "workflow" / "rules").glob("*.smk")]
+    assert len(files) > 40
+    assert [file for file in files if unsafe.search(file.read_text(encoding="utf-8"))] == []

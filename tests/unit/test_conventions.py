@@ -59,7 +59,14 @@ def test_every_rule_has_a_log_with_the_wildcards_of_its_output(running):
     for rule in running:
         (log,) = rule.log
         assert log.startswith(("results/", "resources/")) and "/logs/" in log and rule.script
-        assert set(log.get_wildcard_names()) == set(rule.output[0].get_wildcard_names()), rule
+        made = rule.output[0].get_wildcard_names() if rule.output else []
+        assert set(log.get_wildcard_names()) == set(made), rule
+
+
+def test_every_script_that_makes_files_leaves_a_sidecar(running):
+    for rule in running:
+        text = (ROOT / "workflow" / "scripts" / Path(rule.script).name).read_text(encoding="utf-8")
+        assert ("with recorded(snakemake)" in text) == bool(rule.output), rule
 
 
 def test_engine_rules_have_a_benchmark_and_take_a_device(running):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from fnmatch import fnmatch
 
 import pytest
 
@@ -10,6 +11,7 @@ from replay import models
 from replay.datasets import Problem
 from replay.models import context_limit, fetch
 from replay.prompts import CheckpointError, load_tokenizer, prompt_token_ids
+from replay.storage import sha256_file
 
 
 @pytest.fixture
@@ -108,3 +110,29 @@ def test_a_prompt_is_one_user_turn_in_the_models_template(checkpoint):
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1 + 1?\nSay it."
         "<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize("pinned", ["0" * 64, None])
+def test_a_file_from_the_hub_with_another_sum_is_refused(checkpoint, tmp_path, monkeypatch, pinned):
+    def snapshot_download(repo, revision, local_dir, allow_patterns):
+        shutil.copytree(checkpoint, local_dir)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    weights = "model.safetensors"
+    sums = {weights: pinned or sha256_file(checkpoint / weights)}
+    if not pinned:
+        models.fetch("own", HUB | {"sha256": sums}, tmp_path / "own")
+        sums = {"absent.safetensors": sums[weights]}
+    with pytest.raises(CheckpointError, match=r"models\.own\.sha256\.\w+\.safetensors"):
+        models.fetch("own", HUB | {"sha256": sums}, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_neither_pickles_nor_code_are_fetched():
+    wanted = ["model.safetensors", "config.json", "tokenizer.model", "merges.txt", "chat.jinja"]
+    unsafe = ["pytorch_model.bin", "model.pt", "tokenizer.pkl", "modeling_own.py", "x.pickle"]
+
+    def fetched(name):
+        return any(fnmatch(name, pattern) for pattern in models.HUB_FILES)
+
+    assert all(map(fetched, wanted)) and not any(map(fetched, unsafe))

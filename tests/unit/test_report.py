@@ -3,17 +3,20 @@
 import base64
 import json
 import re
+from collections import defaultdict
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
+from replay import registration
 from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.config import load_schema
 from replay.controls import controls
 from replay.protocol import PASSES
 from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
+from replay.rule_graph import svg
 from replay.tables import table1
 
 VOID = {"meta", "img", "br", "input"}
@@ -153,6 +156,18 @@ def test_answer_without_an_effect(cases, expected):
     assert all(sentence.endswith(".") for sentence in sentences)
 
 
+DEVIATES = {
+    "state": "deviates",
+    "deviations": ["continuations.k: registered 4, here 1"],
+    "verdict": "material: 55.6% is above 5% (the replica floor is 0.0%)",
+}
+REGISTRATION = {
+    "registration": registration.load(),
+    "lock": None,
+    "configurations": defaultdict(lambda: DEVIATES),
+}
+
+
 @pytest.fixture
 def context(tmp_path):
     png = tmp_path / "figure.png"
@@ -185,7 +200,17 @@ def context(tmp_path):
         "figures": {n: png for n in (1, 2, 3, 4, 5)},
         "needed": "Nothing is observed over K.",
         "generated": "0123abc",
-    }
+        "registration": REGISTRATION,
+        "rule_graph": svg(["records", "analyze"], [("records", "analyze")]),
+        "origins": [
+            {
+                "name": "above", "label": "Above", "group": group, "trunks": [],
+                "records": ["../records/above.json"],
+                "passes": [f"../passes/above/0-of-1/{name}.jsonl" for name in ("exact1", "refeed")],
+            }
+            for group in ("refeed", "exact2", "all")
+        ],
+    }  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -223,6 +248,7 @@ def test_page_is_well_formed_and_in_order(context):
         "A <title>",
         "What was asked",
         "Answer",
+        "Registration",
         "Figures",
         "Why re-feeding changes estimates",
         "Words used on this page",
@@ -235,6 +261,7 @@ def test_page_is_well_formed_and_in_order(context):
         "Cohorts and screening",
         "Settings",
         "Engine",
+        "Where the numbers come from",
     ]
 
 
@@ -242,10 +269,10 @@ def test_page_is_self_contained(context):
     html = build_report(context)
     page = Page(html)
     assert len(page.images) == 5
-    kinds = ("data:image/png;base64,", "data:text/csv;base64,", "#")
+    kinds = ("data:image/png;base64,", "data:text/csv;base64,", "#", "../")
     assert all(link.startswith(kinds) for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
-    assert "http" not in html and "url(" not in html
+    assert "http" not in html and "url(" not in html.replace("url(#arrow)", "")
 
 
 def test_figures_carry_their_data(context):
@@ -258,7 +285,8 @@ def test_figures_carry_their_data(context):
 def test_sections_are_linked(context, published):
     for case in (context, published):
         html = build_report(case)
-        anchors = [link[1:] for link in Page(html).links if link.startswith("#")]
+        links = [link[1:] for link in Page(html).links if link.startswith("#")]
+        anchors = [link for link in links if not link.startswith("from-")]
         assert len(anchors) > 10 and all(f'<section id="{a}"' in html for a in anchors)
         assert set(re.findall('<section id="([a-z]+)"', html)) == {*anchors}
 
@@ -287,6 +315,34 @@ def test_what_the_browser_leaves_out_is_said(context):
     context["configurations"][0] = ABOVE | {"browser": selection(total=7)}
     text = " ".join(Page(build_report(context)).text)
     assert "“Above”: 0 of 7 pivots" in text and "“Above”: 0 of" not in before
+
+
+def test_each_number_of_table_1_leads_to_the_files_that_it_came_from(context):
+    html = build_report(context)
+    row = html[html.index('<tr data-of="above">') :]
+    row = row[: row.index("</tr>")]
+    assert re.findall('href="#([^"]*)"', row) == [
+        f"from-above-{group}" for group in ("all", "refeed", "exact2", "all", "all", "all")
+    ]
+    origin = html[html.index('<tr id="from-above-refeed"') :]
+    origin = origin[: origin.index("</tr>")]
+    assert re.findall('href="([^"]*)"', origin) == [
+        "../records/above.json",
+        "../passes/above/0-of-1/exact1.jsonl",
+        "../passes/above/0-of-1/refeed.jsonl",
+    ]
+    assert "<svg" in html and ">analyze</text>" in html
+
+
+def test_the_page_states_the_registration_and_the_verdict_of_its_rule(context):
+    text = " ".join(" ".join(Page(build_report(context)).text).split())
+    assert "No lock was written before this run." in text
+    assert "Above deviates material: 55.6% is above 5%" in text
+    assert "continuations.k: registered 4, here 1" in text
+    lock = {"time": "2026-01-01", "commit": "abc", "dirty": True, "sha256": "d" * 64}
+    context["registration"] = REGISTRATION | {"lock": lock}
+    text = " ".join(" ".join(Page(build_report(context)).text).split())
+    assert "Locked 2026-01-01 at commit abc of a modified checkout; the lock's sha256 is" in text
 
 
 def test_page_prints_no_undefined_value(context):
@@ -475,7 +531,7 @@ def published(context):
 def test_page_of_a_published_run(published):
     page = Page(build_report(published))
     text = " ".join(" ".join(page.text).split())
-    assert page.headings[4:6] == ["Where the records come from", "The paper, claim by claim"]
+    assert page.headings[5:7] == ["Where the records come from", "The paper, claim by claim"]
     assert not {"Engine", "Cohorts and screening"} & set(page.headings)
     assert "match: 1, differs: 1, not derivable: 1." in text and "Left out: phi" in text
     differing = text[text.index("Claims that differ") : text.index("Every claim")]

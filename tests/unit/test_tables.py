@@ -131,7 +131,7 @@ def test_latex_compiles_and_is_not_too_wide(table, layout, tmp_path):
 
 def test_a_note_stands_under_the_table_and_not_in_its_numbers(table, tmp_path):
     files = [tmp_path / f"table1.{suffix}" for suffix in ("csv", "md", "tex")]
-    write_table(table, *files, note="Left out: phi")
+    write_table(table, *files, notes=["Left out: phi"])
     csv, markdown, latex = (file.read_text() for file in files)
     assert markdown.endswith("|\n\nLeft out: phi.\n") and "\n% Left out: phi\n" in latex
     assert "Left out" not in csv

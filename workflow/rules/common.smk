@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
-from replay import published
+from replay import published, registration
 from replay.config import ConfigError, check_local_sources, load_study
 from replay.devices import gpus
 from replay.resources import ENGINE_MINUTES, cpu_engines, cpus, memory_mb
@@ -28,7 +28,8 @@ if not workflow.overwrite_configfiles:
 try:
     STUDY = load_study(config)
     check_local_sources(STUDY)
-except ConfigError as error:
+    REGISTRATION = registration.load()
+except (ConfigError, registration.RegistrationError) as error:
     raise WorkflowError(str(error))
 
 TEMPLATES = tuple(sorted((Path(workflow.basedir) / "workflow" / "templates").glob("*")))
@@ -41,12 +42,22 @@ PROVENANCE = (
 )
 RESULTS = f"results/{STUDY.config['run']}"
 FIGURES = [1, 2, 3, 4, 5]
+TARGET = "published" if STUDY.is_published else "all"
+RULES = (
+    Path(workflow.basedir) / "Snakefile",
+    *sorted((Path(workflow.basedir) / "workflow" / "rules").glob("*.smk")),
+)
+# What is made on demand: audited where it is there.
+OPTIONAL = [f"{RESULTS}/tables/{name}.csv" for name in ("plan", "invariance")]
+OPTIONAL.append(f"{RESULTS}/ro-crate-metadata.json")
 # The page's pivots with their texts: with the figures it stays below 5 MB.
 BROWSER_BYTES = 4_000_000
 
 
 # Every job of a grid asks for it, and it parses modules, which takes longer than the rest of a plan.
 code_digest = cache(code_digest)
+# The lock of the registration, where there is one: what is measured before it is not registered.
+LOCK_FILE = [str(p) for p in [registration.lock_path(REGISTRATION)] if p.exists()]
 
 LOCKS = []  # open files: closing one would release it
 
@@ -145,6 +156,20 @@ def per_shard(pattern):
 
 def per_configuration(pattern):
     return expand(f"{RESULTS}/{pattern}", configuration=STUDY.configurations)
+
+
+def engine_jobs(configuration):
+    """Outputs of the engine jobs whose data a configuration's records are."""
+    names = [trunk_set.name for trunk_set in configuration.trunk_sets]
+    shards = STUDY.shards
+    return [
+        *(f"{RESULTS}/screen/{name}/cohort.json" for name in names),
+        *(f"{RESULTS}/trunks/{name}/{shard}" for name in names for shard in shards),
+        *(f"{RESULTS}/passes/{configuration.name}/{shard}" for shard in shards),
+    ]
+
+
+ENGINE_JOBS = {name: engine_jobs(c) for name, c in STUDY.configurations.items()}
 
 
 def invariance_checks(_wildcards):

@@ -6,12 +6,14 @@ localrules:
     decomposition,
     figures,
     report,
+    rule_graph,
 
 
 rule table:
     input:
         analyses=per_configuration("analysis/{configuration}.json"),
         invariance=invariance_checks,
+        registration=f"{RESULTS}/registration.json",
     output:
         csv=report(
             f"{RESULTS}/tables/table1.csv",
@@ -103,6 +105,24 @@ rule browser:
         "../scripts/browser.py"
 
 
+rule rule_graph:
+    output:
+        f"{RESULTS}/report/rulegraph.svg",
+    log:
+        f"{RESULTS}/logs/rule_graph.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        # What decides of which rules there are, besides the rules themselves.
+        job={
+            "target": TARGET,
+            "has_self_checks": bool(invariance_checks(None)),
+            "code": code_digest("rule_graph", data=RULES),
+        },
+    script:
+        "../scripts/rule_graph.py"
+
+
 rule report:
     input:
         records=per_configuration("records/{configuration}.json"),
@@ -116,6 +136,8 @@ rule report:
             shard=STUDY.shards,
         ),
         invariance=invariance_checks,
+        registration=f"{RESULTS}/registration.json",
+        rule_graph=f"{RESULTS}/report/rulegraph.svg",
         table=f"{RESULTS}/tables/table1.csv",
         figures=expand(f"{RESULTS}/figures/figure{{n}}.png", n=FIGURES),
         figure_data=expand(f"{RESULTS}/figures/figure{{n}}.csv", n=FIGURES),

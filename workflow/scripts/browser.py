@@ -1,11 +1,11 @@
 """The data of the page's pivot browser, for one configuration."""
 
 from replay.browser import run
-from replay.job import logged
+from replay.job import recorded
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         data = snakemake.input
         run(
             records_file=data.records,

@@ -2,11 +2,11 @@
 
 from replay.devices import check_granted
 from replay.invariance import run
-from replay.job import logged
+from replay.job import recorded
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(job["settings"], data.dataset, data.model, snakemake.output[0])

@@ -1,12 +1,12 @@
 """Every claim of the paper that records can decide, recomputed."""
 
 from replay.claims import check, write_claims
-from replay.job import logged
+from replay.job import recorded
 from replay.storage import read_json
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         job, data = snakemake.params.job, snakemake.input
         contents = {
             name: (read_json(records), read_json(analysis))

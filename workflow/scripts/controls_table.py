@@ -1,12 +1,12 @@
 """Table 2, what the controls say, as CSV, Markdown and LaTeX."""
 
 from replay.controls_table import write_controls
-from replay.job import logged
+from replay.job import recorded
 from replay.tables import with_contents, with_verdicts
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         data, output = snakemake.input, snakemake.output
         rows = with_verdicts(snakemake.params.job["rows"], data.invariance)
         rows = with_contents(rows, analysis=data.analyses)

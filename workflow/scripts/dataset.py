@@ -1,11 +1,11 @@
 """Fetch one dataset as canonical JSON Lines."""
 
 from replay.datasets import fetch
-from replay.job import logged
+from replay.job import recorded
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         fetch(snakemake.params.job["entry"], snakemake.output[0])
 
 

@@ -1,11 +1,11 @@
 """Download one published record file."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.published import download
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         job = snakemake.params.job
         download(job["url"], job["sha256"], snakemake.output[0])
 

@@ -1,11 +1,11 @@
 """Grade every stored continuation and trunk of a configuration by every grader."""
 
 from replay.grades import run
-from replay.job import logged
+from replay.job import recorded
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         job, data = snakemake.params.job, snakemake.input
         run(
             grading=job["grading"],

@@ -1,11 +1,11 @@
 """The self-checks of all engines of a study as one table."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.tables import write_invariance
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]) as console:
+    with recorded(snakemake) as console:
         output = snakemake.output
         write_invariance(snakemake.input, output.csv, output.md, console)
 

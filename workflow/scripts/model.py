@@ -1,11 +1,11 @@
 """Fetch one checkpoint at its pinned version."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.models import fetch
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         fetch(snakemake.wildcards.model, snakemake.params.job["entry"], snakemake.output[0])
 
 

@@ -1,12 +1,12 @@
 """Run the replay passes over one shard of a configuration."""
 
 from replay.devices import check_granted
-from replay.job import logged
+from replay.job import recorded
 from replay.passes import run
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]) as console:
+    with recorded(snakemake) as console:
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(

@@ -1,11 +1,11 @@
 """Join passes and grades into one record per pivot."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.records import run
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         run(
             snakemake.params.job["settings"],
             snakemake.input.passes,

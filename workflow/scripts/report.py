@@ -1,13 +1,13 @@
 """The page: tables, figures, what each means, settings and engine facts in one HTML file."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.page import gather
 from replay.report import build_report
 from replay.storage import write_text
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         job, data = snakemake.params.job, snakemake.input
         context = gather(
             run=job["run"],
@@ -21,6 +21,9 @@ def main(snakemake):
             table=data.table,
             figures=data.figures,
             browser=data.browser,
+            registration=data.registration,
+            rule_graph=data.rule_graph,
+            output=snakemake.output[0],
             published=job["published"],
             claims=data.claims[0] if job["published"] else None,
         )

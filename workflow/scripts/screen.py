@@ -1,12 +1,12 @@
 """Decide which problems a cohort holds, generating trunks where it is screened by accuracy."""
 
 from replay.devices import check_granted
-from replay.job import logged
+from replay.job import recorded
 from replay.screen import run
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]) as console:
+    with recorded(snakemake) as console:
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(

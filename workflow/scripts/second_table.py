@@ -1,12 +1,12 @@
 """The second table, beyond the paper, as CSV, Markdown and LaTeX."""
 
-from replay.job import logged
+from replay.job import recorded
 from replay.statistics_table import write_statistics
 from replay.tables import with_contents
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]):
+    with recorded(snakemake):
         rows = with_contents(snakemake.params.job["rows"], analysis=snakemake.input)
         output = snakemake.output
         write_statistics(rows, output.csv, output.md, output.tex)

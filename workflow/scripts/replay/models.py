@@ -13,6 +13,8 @@ from pathlib import Path
 from replay.prompts import CheckpointError, load_tokenizer
 from replay.storage import publish_folder, sha256_file
 
+# Neither pickled weights nor code: what is not fetched cannot be run.
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
@@ -53,19 +55,23 @@ def context_limit(model: Path | str) -> int | None:
 def _from_hub(key: str, entry: dict, folder: Path) -> None:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
     try:
         snapshot_download(
             entry["repo"],
             revision=entry["revision"],
             local_dir=folder,
-            allow_patterns=patterns,
+            allow_patterns=HUB_FILES,
         )
     except Exception as error:  # the hub client lets errors of its HTTP library through
         raise CheckpointError(
             f"{key}: {entry['repo']} at {entry['revision'][:12]} cannot be downloaded ({error}); "
             "check repo and revision, or use source: local with a folder"
         ) from error
+    for name, pinned in entry.get("sha256", {}).items():
+        file = folder / name
+        found = sha256_file(file) if file.is_file() else "no such file"
+        if found != pinned:
+            raise CheckpointError(f"{key}.sha256.{name}: pinned {pinned}, found {found}")
 
 
 def _from_folder(key: str, entry: dict, folder: Path) -> None:

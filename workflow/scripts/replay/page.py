@@ -1,11 +1,12 @@
 """What the report page is made from: everything a run stored, gathered into one context."""
 
-import subprocess
 from pathlib import Path
 
 import pandas as pd
 
+from replay.origins import origins
 from replay.planning import needed_sentence
+from replay.provenance import git_state
 from replay.storage import read_json
 
 QUESTION = (
@@ -27,6 +28,9 @@ def gather(
     table: str,
     figures: list[str],
     browser: list[str],
+    registration: str,
+    rule_graph: str,
+    output: str,
     published: dict | None = None,
     claims: str | None = None,
 ) -> dict:
@@ -34,9 +38,10 @@ def gather(
 
     `rows` are `Study.rows`; `records` and `analyses` are their files in the same order, and
     `browser` those of `browser.run`; `passes` are folders `.../<configuration>/<shard>`;
-    `invariance` are self-checks, in files named after the engine set. A run on published records
-    has `published`, where they come from and what is left out, and `claims`, the file of the
-    paper's claims.
+    `invariance` are self-checks, in files named after the engine set; `registration` is what
+    `registration.assess` found, `rule_graph` an SVG, `output` the page itself. A run on published
+    records has `published`, where they come from and what is left out, and `claims`, the file of
+    the paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     read = [
@@ -63,6 +68,9 @@ def gather(
         "needed": needed_sentence(read),
         "main": rows[0]["name"],
         "generated": commit(),
+        "registration": read_json(registration),
+        "rule_graph": Path(rule_graph).read_text(encoding="utf-8"),
+        "origins": origins(rows, records, passes, output),
         "published": published
         and published | {"claims": pd.read_csv(claims, dtype=str, keep_default_na=False)},
     }
@@ -168,13 +176,8 @@ def _passes_run(entry: dict) -> int:
 
 
 def commit() -> str:
-    """The git commit that the page was made from, or `unknown` outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + (" (modified)" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    """The git commit that the page was made from, or why it is not known."""
+    state = git_state()
+    if not state["commit"]:
+        return f"unknown ({state['reason']})"
+    return state["commit"] + (" (modified)" if state["dirty"] else "")

@@ -6,6 +6,7 @@ markup. Nothing is claimed that the numbers passed in do not say.
 
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from replay.browser import dumped
 from replay.config import SECTIONS, VALUES, load_schema
 from replay.figures import PNG_DPI
 from replay.inference import holm
+from replay.origins import COLUMNS
 from replay.protocol import CATALOGUE, PASSES, REFERENCE
 from replay.statistics_table import printed_statistics, statistics_table
 from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed
@@ -35,6 +37,9 @@ REQUIRED = {
     "figures",
     "needed",
     "generated",
+    "registration",
+    "rule_graph",
+    "origins",
 }
 LEVEL = 0.05
 # With fewer problems not even a unanimous sign test over problems reaches the 5% level.
@@ -46,6 +51,7 @@ CONTROLS_FIGURE, OVERLAP_FIGURE = 4, 5
 # that no other has, are left out where they do not belong.
 SECTION_NAMES = {
     "answer": "Answer",
+    "registration": "Registration",
     "figures": "Figures",
     "source": "Where the records come from",
     "claims": "The paper, claim by claim",
@@ -60,6 +66,7 @@ SECTION_NAMES = {
     "cohorts": "Cohorts and screening",
     "settings": "Settings",
     "engine": "Engine",
+    "origins": "Where the numbers come from",
 }
 PUBLISHED_ONLY, MEASURED_ONLY = ("source", "claims"), ("cohorts", "engine")
 COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
@@ -68,11 +75,13 @@ ENGINE_FACTS = {
     "vllm": "version of the inference engine",
     "torch": "version of PyTorch",
     "device": "the hardware it ran on",
+    "driver": "version of the GPU's driver; not set on a CPU",
     "attention_backend": "the attention kernels",
     "flash_attn_version": "version of FlashAttention; not set where the kernels are others",
     "threads": "CPU threads of the engine; they change the bits of a CPU engine",
     "linear_rows": "rows that a matrix product takes at a time; as batched: all that share a step",
     "numerics": "as in Settings",
+    "seed": "of the engine itself; each request has its own, stored with it",
     "dtype": "number format of weights and state",
     "block_size": "tokens per block of the KV cache; state is resumed in whole blocks",
     "num_blocks": "blocks in the KV cache",
@@ -155,6 +164,10 @@ def build_report(context: dict) -> str:
         self_check=_self_check(context.get("invariance")),
         counts=_counts(context["counts"]),
         published=_published(context.get("published")),
+        registration=_registration(context["registration"], configurations),
+        origins=[row | {"columns": COLUMNS[row["group"]]} for row in context["origins"]],
+        # Inside HTML it needs no name space.
+        rule_graph=Markup(re.sub(r' xmlns="[^"]*"', "", context["rule_graph"])),
     )
 
 
@@ -460,9 +473,11 @@ def _table(
     texts: int = 1,
     row_of: list[str] | None = None,
     column_of: list[str] | None = None,
+    links: list[list[str]] | None = None,
 ) -> dict:
     """A table for the template; ``columns`` maps each heading to what it means.
 
+    ``links`` are where cells lead to, empty for those that lead nowhere.
     The first ``texts`` columns hold text, the others numbers. ``row_of`` and ``column_of`` name
     the configurations that a row or column is about, separated by spaces: the page's filter goes
     by them.
@@ -474,6 +489,7 @@ def _table(
         "texts": texts,
         "row_of": row_of or [""] * len(rows),
         "column_of": column_of or [""] * len(columns),
+        "links": links or [[""] * len(columns)] * len(rows),
     }
 
 
@@ -510,7 +526,35 @@ def _table1(table, configurations: list[dict]) -> dict:
     columns = dict(zip(text.columns, meanings, strict=True))
     caption = "Table 1. How often the sign of the credit estimate differs from exact pass 1"
     owners = table["configuration"].tolist()
-    return _table(caption, columns, text.to_numpy().tolist(), texts=2, row_of=owners)
+    groups = ["", "", "all", "refeed", "exact2", "all", "all", "all"]
+    links = [[f"#from-{owner}-{group}" if group else "" for group in groups] for owner in owners]
+    return _table(caption, columns, text.to_numpy().tolist(), texts=2, row_of=owners, links=links)
+
+
+def _registration(found: dict, configurations: list[dict]) -> dict:
+    """What may be said of the registration, and what its decision rule says."""
+    statements, decision = found["configurations"], found["registration"]["decision"]
+    columns = {
+        "Registration": "registered: settings as locked, data generated after the lock",
+        "Decision rule": "on the share of eligible pivots whose sign re-feeding changes",
+    }
+    rows = [
+        (c, [statements[c["name"]]["state"], statements[c["name"]]["verdict"]])
+        for c in configurations
+    ]
+    deviations = [
+        (c, [text]) for c in configurations for text in statements[c["name"]]["deviations"]
+    ]
+    return {
+        "digest": found["registration"]["digest"],
+        "lock": found["lock"],
+        "low": decision["negligible_below_pct"],
+        "high": decision["material_above_pct"],
+        "table": _by_configuration("Registration and decision rule", columns, rows, texts=3),
+        "deviations": _by_configuration(
+            "Deviations", {"Deviation": "what was registered, and what is"}, deviations, texts=2
+        ),
+    }
 
 
 def _selection(configurations: list[dict]) -> dict:

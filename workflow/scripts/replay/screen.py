@@ -10,7 +10,15 @@ from replay.engine import software_versions
 from replay.grading import Answer, grade
 from replay.job import progress
 from replay.kv_state import link_state, remove_state
-from replay.storage import Workspace, link, publish_folder, seal_folder, sha256_file, write_json
+from replay.storage import (
+    Workspace,
+    distinct,
+    link,
+    publish_folder,
+    seal_folder,
+    sha256_file,
+    write_json,
+)
 from replay.trunks import TrunkGenerator
 
 
@@ -112,6 +120,8 @@ def run(
                 piece, state = generator.piece(entry["index"]), generator.kv_piece(entry["index"])
                 link_state(state, finished / state.name)
                 link(piece, finished / piece.name)
+        kept = (workspace.load(generator.piece(entry["index"]).name) for entry in looked_at)
+        write_json(finished / "engine.json", distinct(piece["engine"] for piece in kept))
     else:
         looked_at = fixed(problems)
     seal_folder(finished)

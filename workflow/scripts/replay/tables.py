@@ -1,5 +1,6 @@
 """Table 1: one row a configuration, as CSV, Markdown and LaTeX."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -118,28 +119,37 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_table(
-    table: pd.DataFrame, csv: str | Path, markdown: str | Path, latex: str | Path, note: str = ""
+    table: pd.DataFrame,
+    csv: str | Path,
+    markdown: str | Path,
+    latex: str | Path,
+    notes: Iterable[str] = (),
 ) -> None:
-    """Write ``table1``'s result: numbers to ``csv``, the printed form and ``note`` to the others.
+    """Write ``table1``'s result: numbers to ``csv``, the printed form and ``notes`` to the others.
 
     The CSV leaves undefined values empty. The LaTeX file is one float for ``\\input``, as wide as
     the text, over both columns where there are two; its first line names the packages it needs.
     """
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
     text = printed(table)
-    write_markdown(text, 2, markdown, note)
+    write_markdown(text, 2, markdown, notes)
     layout = WRAPPED * 2 + "r" * (len(text.columns) - 2)
-    write_float(text, layout, CAPTION, "sign-changes", latex, note)
+    write_float(text, layout, CAPTION, "sign-changes", latex, notes)
 
 
 def write_float(
-    text: pd.DataFrame, layout: str, caption: str, label: str, path: str | Path, note: str = ""
+    text: pd.DataFrame,
+    layout: str,
+    caption: str,
+    label: str,
+    path: str | Path,
+    notes: Iterable[str] = (),
 ) -> None:
     """Write a table of strings as a LaTeX float as wide as the text, with columns of ``layout``."""
     body = latex_table(text, "@{}" + layout + "@{}")
     body = body.replace(r"\begin{tabular}", r"\begin{tabularx}{\textwidth}")
     body = body.replace(r"\end{tabular}", r"\end{tabularx}")
-    write_latex(FLOAT.format(caption=caption, label=label, body=body), ["tabularx"], path, note)
+    write_latex(FLOAT.format(caption=caption, label=label, body=body), ["tabularx"], path, notes)
 
 
 def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
@@ -149,15 +159,19 @@ def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: s
     write_latex(latex_table(text, layout), [], latex)
 
 
-def write_markdown(text: pd.DataFrame, texts: int, path: str | Path, note: str = "") -> None:
-    write_text(path, markdown_table(text, texts) + (f"\n{note}.\n" if note else ""))
+def write_markdown(
+    text: pd.DataFrame, texts: int, path: str | Path, notes: Iterable[str] = ()
+) -> None:
+    write_text(path, markdown_table(text, texts) + "".join(f"\n{note}.\n" for note in notes))
 
 
-def write_latex(body: str, packages: list[str], path: str | Path, note: str = "") -> None:
-    """Write LaTeX under comments that say which packages it needs, and the note."""
+def write_latex(
+    body: str, packages: list[str], path: str | Path, notes: Iterable[str] = ()
+) -> None:
+    """Write LaTeX under comments that say which packages it needs, and the notes."""
     names = "".join(rf", \usepackage{{{name}}}" for name in packages)
     needs = rf"% needs \usepackage{{booktabs}}{names} and \usepackage[T1]{{fontenc}}"
-    write_text(path, "\n".join([needs, *([f"% {note}"] if note else []), body]))
+    write_text(path, "\n".join([needs, *(f"% {note}" for note in notes), body]))
 
 
 def latex_table(text: pd.DataFrame, layout: str) -> str:

@@ -1,0 +1,260 @@
+"""Sidecars hold what made a file, and nothing that is secret; the audit finds what was changed."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from replay import provenance
+from replay.audit import audit, damaged_blocks, differences
+from replay.dag import Job
+from replay.kv_state import block_digests, describe
+from replay.provenance import Sidecar
+from replay.storage import read_json, write_json, write_jsonl, write_text
+
+SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+
+
+def run_job(rule, params, inputs, outputs, make):
+    """What `job.recorded` does around a script; `make` is what the script does."""
+    sidecar = Sidecar(f"results/run/logs/{rule}.log", rule, {}, params, inputs)
+    make()
+    sidecar.write(outputs)
+
+
+def copy(source, target):
+    return lambda: write_text(target, Path(source).read_text())
+
+
+def write():
+    write_text("results/run/a", "a")
+
+
+def fail():
+    raise ValueError("no")
+
+
+@pytest.fixture
+def chain(tmp_path, monkeypatch):
+    """Two jobs, the second of which takes what the first makes, as a DAG would list them."""
+    monkeypatch.chdir(tmp_path)
+    Path("source.json").write_text("1")
+    Path("results/run").mkdir(parents=True)
+    first, second = "results/run/first.json", "results/run/second.json"
+    dag = []
+    for rule, source, target in (("first", "source.json", first), ("second", first, second)):
+        params = {"settings": {"k": 4}, "code": "a" * 64}
+        run_job(rule, params, [source], [target], copy(source, target))
+        sidecar = Path(f"results/run/provenance/{rule}.json")
+        dag.append(Job(rule, f"{rule}.py", params, (source,), (target,), sidecar, frozenset()))
+    return dag
+
+
+def states(dag):
+    return {stage.name: stage.state for stage in audit(dag)[0]}
+
+
+def lines(dag):
+    return "\n".join(line for stage in audit(dag)[0] for line in stage.lines())
+
+
+def replaced(dag, index, **changes):
+    return [Job(**vars(j) | changes) if i == index else j for i, j in enumerate(dag)]
+
+
+def test_what_nobody_touched_is_verified(chain):
+    assert states(chain) == {"first": "verified", "second": "verified"}
+
+
+def test_a_change_is_found_where_it_was_made_and_nowhere_else(chain):
+    Path(chain[0].outputs[0]).write_text("2")
+    assert states(chain) == {"first": "changed by hand", "second": "verified"}
+    assert "changed by hand: results/run/first.json" in lines(chain)
+
+
+def test_what_was_made_from_a_changed_file_is_stale(chain):
+    Path(chain[0].outputs[0]).write_text("2")
+    job = chain[1]
+    run_job(
+        "second", job.params, list(job.inputs), list(job.outputs), copy(*job.inputs, *job.outputs)
+    )
+    assert states(chain) == {"first": "changed by hand", "second": "stale"}
+
+
+def test_missing_files_and_sidecars_are_named(chain):
+    Path(chain[1].outputs[0]).unlink()
+    chain[0].sidecar.unlink()
+    assert states(chain) == {"first": "missing", "second": "missing"}
+    assert "results/run/provenance/first.json: no sidecar" in lines(chain)
+    assert "missing: results/run/second.json" in lines(chain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"params": {"settings": {"k": 8}, "code": "a" * 64}}, "settings.k was 4, is 8"),
+        ({"params": {"settings": {"k": 4}, "code": "b" * 64}}, "the code that made it has changed"),
+        ({"inputs": ("source.json", "other.json")}, "now takes other.json"),
+    ],
+)
+def test_other_parameters_code_or_inputs_are_stale(chain, changes, said):
+    dag = replaced(chain, 0, **changes)
+    assert states(dag) == {"first": "stale", "second": "verified"}
+    assert said in lines(dag)
+
+
+def test_a_source_that_no_job_made_is_asked_itself(chain):
+    Path("source.json").write_text("2")
+    assert states(chain)["first"] == "stale"
+    Path("source.json").unlink()
+    assert "missing: source.json" in lines(chain)
+
+
+def test_a_sidecar_that_was_edited_is_found_by_what_was_made_from_its_files(chain):
+    """File and sidecar changed together: the next job recorded what it really read."""
+    target = Path(chain[0].outputs[0])
+    target.write_text("2")
+    sidecar = read_json(chain[0].sidecar)
+    sidecar["outputs"][str(target)] = hashlib.sha256(b"2").hexdigest()
+    write_json(chain[0].sidecar, sidecar)
+    assert states(chain) == {"first": "verified", "second": "stale"}
+
+
+def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("results/run/folder").mkdir(parents=True)
+    make = lambda: write_text("results/run/folder/a.txt", "a")  # noqa: E731
+    run_job("first", {}, [], ["results/run/folder"], make)
+    sidecar = Path("results/run/provenance/first.json")
+    dag = [Job("first", "first.py", {}, (), ("results/run/folder",), sidecar, frozenset())]
+    Path("results/run/folder/.snakemake_timestamp").touch()
+    assert states(dag) == {"first": "verified"}
+    Path("results/run/folder/b.txt").touch()
+    assert "results/run/folder/b.txt: added" in lines(dag)
+
+
+def test_a_job_that_failed_leaves_no_sidecar(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sidecar = Path("results/run/provenance/first.json")
+    write_json(sidecar, {"of": "an earlier run"})
+    with pytest.raises(ValueError):
+        run_job("first", {}, [], ["results/run/a"], fail)
+    assert not sidecar.exists()
+
+
+def test_work_that_outlives_a_failed_attempt_is_as_old_as_that_attempt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def attempt(k, make):
+        run_job("first", {"k": k}, [], ["results/run/a"], make)
+        return read_json("results/run/provenance/first.json")
+
+    with pytest.raises(ValueError):
+        attempt(4, fail)
+    sidecar = attempt(4, write)
+    assert len(sidecar["attempts"]) == 2 and sidecar["began"] == sidecar["attempts"][0]
+    assert sidecar["began"] <= sidecar["attempts"][1] <= sidecar["ended"]
+    again = attempt(4, write)  # its pieces may still have been there
+    assert again["attempts"][:2] == sidecar["attempts"] and again["began"] == sidecar["began"]
+    assert len(attempt(8, write)["attempts"]) == 1  # nothing of the other is kept
+
+
+def test_the_environment_is_what_changes_numbers_and_never_a_secret(tmp_path, monkeypatch):
+    for name, value in {
+        "HF_TOKEN": "planted-hf",
+        "AWS_SECRET_ACCESS_KEY": "planted-aws",
+        "VLLM_API_KEY": "planted-vllm",
+        "VLLM_S3_ENDPOINT_URL": "planted-url",
+        "VLLM_BATCH_INVARIANT": "1",
+        "OMP_NUM_THREADS": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    run_job("first", {}, [], ["results/run/a"], write)
+    text = Path("results/run/provenance/first.json").read_text()
+    assert "planted" not in text
+    variables = json.loads(text)["environment"]
+    assert variables["VLLM_BATCH_INVARIANT"] == "1" and variables["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_sidecar_of_an_engine_names_its_engine_its_seeds_and_its_sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, entry = "resources/models/tiny", {"source": "hub", "revision": "f" * 40}
+    write_json(f"{model}/config.json", {})
+    write_json(
+        "resources/provenance/model/tiny.json",
+        {"outputs": {model: provenance.hashes(model)}, "sources": {model: entry}},
+    )
+    folder = "results/run/trunks/0-of-1"
+    write_json(f"{folder}/engine.json", [{"device": "cpu"}])
+    write_jsonl(f"{folder}/trunks.jsonl", [{"seed": 7}, {"seed": 8}])
+    run_job("first", {"settings": {"engine": {}}}, [model], [folder], lambda: None)
+    sidecar = read_json("results/run/provenance/first.json")
+    assert sidecar["engine"] == [{"device": "cpu"}]
+    seeds = sidecar["seeds"]["trunks.jsonl"]
+    assert (seeds["count"], seeds["first"]) == (2, 7)
+    assert seeds["sha256"] == hashlib.sha256(b"7\n8\n").hexdigest()
+    assert sidecar["sources"] == {model: entry}
+    assert list(sidecar["inputs"][model]) == ["config.json"]
+    assert {"git", "software", "began", "ended"} <= sidecar.keys()
+
+
+def test_without_a_checkout_the_commit_is_none_and_says_why(tmp_path, monkeypatch):
+    state = provenance.git_state(tmp_path)
+    assert state["commit"] is None and "not a git repository" in state["reason"]
+    monkeypatch.setenv("PATH", "")
+    assert provenance.git_state(tmp_path)["reason"] == "git is not installed"
+
+
+def test_a_checkout_inside_another_is_not_taken_for_it(tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    assert provenance.git_state(inner)["reason"] == "not a git checkout of its own"
+
+
+def kv_state(path, blocks=5):
+    layers = [torch.arange(blocks * 8).reshape(blocks, 2, 4).to(torch.bfloat16) for _ in range(3)]
+    from safetensors.torch import save_file
+
+    metadata = describe([[1] * 16], 16) | {"sha256": json.dumps(block_digests(layers))}
+    save_file({f"layer.{i}": layer for i, layer in enumerate(layers)}, path, metadata=metadata)
+
+
+def test_the_block_of_a_kv_state_that_was_changed_is_named(tmp_path):
+    path = tmp_path / "0.safetensors"
+    kv_state(path)
+    assert damaged_blocks(path) == ([], 5)
+    content = bytearray(path.read_bytes())
+    block = 2 * 4 * 2  # bytes of a block of one layer
+    content[len(content) - 5 * block + 3 * block + 1] ^= 1  # block 3 of the last layer
+    path.write_bytes(content)
+    assert damaged_blocks(path) == ([3], 5)
+
+
+def test_differences_are_named_by_dotted_keys():
+    was = {"a": {"b": 1, "c": [1]}, "code": "x"}
+    assert differences(was, {"a": {"b": 2, "c": [1]}, "code": "x"}) == ["a.b was 1, is 2"]
+    assert differences(was, was) == []
+
+
+def test_hashing_takes_the_same_memory_for_any_size(tmp_path):
+    """2 GB, without taking them on the disk: beyond what the process held before, next to none."""
+    path = tmp_path / "big.safetensors"
+    with path.open("wb") as file:
+        file.truncate(2 * 10**9)
+    program = (
+        "import resource, sys\n"
+        f"sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "from replay.provenance import hashes\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
+        f"hashes({str(path)!r})\n"
+        "print(peak() - before)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert int(result.stdout) < 10_000, "KiB"

@@ -1,0 +1,40 @@
+"""In: records, analyses and the lock. Out: whether the run is registered, and its verdicts."""
+
+
+localrules:
+    register,
+    registration,
+
+
+# Without output: Snakemake would make a lock again where a module has changed.
+rule register:
+    log:
+        f"{RESULTS}/logs/register.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={"registration": REGISTRATION, "code": code_digest("register")},
+    script:
+        "../scripts/register.py"
+
+
+rule registration:
+    input:
+        records=per_configuration("records/{configuration}.json"),
+        analyses=per_configuration("analysis/{configuration}.json"),
+        engine_jobs=[path for paths in ENGINE_JOBS.values() for path in paths],
+        lock=LOCK_FILE,
+    output:
+        f"{RESULTS}/registration.json",
+    log:
+        f"{RESULTS}/logs/registration.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        job={
+            "registration": REGISTRATION,
+            "jobs": ENGINE_JOBS,
+            "code": code_digest("registration"),
+        },
+    script:
+        "../scripts/registration.py"

@@ -1,0 +1,22 @@
+"""Check a run from its tables back to its inputs; the exit code says whether all is verified."""
+
+from pathlib import Path
+
+from replay.audit import VERIFIED, audit
+from replay.dag import jobs
+from replay.job import logged
+
+
+def main(snakemake):
+    with logged(snakemake.log[0]) as console:
+        job = snakemake.params.job
+        made = [path for path in job["optional"] if Path(path).exists()]
+        stages, total = audit(jobs(snakemake.config, job["targets"] + made))
+        lines = [line for stage in stages for line in stage.lines()]
+        print("\n".join([*lines, f"sum over all outputs: {total}"]), file=console)
+        if any(stage.state != VERIFIED for stage in stages):
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(snakemake)  # noqa: F821

@@ -1,0 +1,170 @@
+"""Registration: settings and decision rule that are locked before data exist, and kept to.
+
+`config/registration.yaml` names them and a digest over them. `lock` writes when, and at which
+commit, that digest was locked; `statement` says of a configuration whether its data were made
+under the lock, or what deviates.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from replay.provenance import ROOT, git_state, now, sidecars
+from replay.storage import StoredFileError, digest, read_json, write_json
+
+PATH = ROOT / "config" / "registration.yaml"
+FOLDER = Path("registration")
+FORMAT = "registration-lock/1"
+REGISTERED, DEVIATES = "registered", "deviates"
+
+
+class RegistrationError(ValueError):
+    """A registration that is not what its digest says."""
+
+
+def load(path: Path = PATH) -> dict:
+    """`settings` (sections of a configuration), `decision` and the `digest` over both.
+
+    Raises RegistrationError when the file does not say this, or says another digest.
+    """
+    try:
+        registration = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings, decision = registration["settings"], registration["decision"]
+        low, high = decision["negligible_below_pct"], decision["material_above_pct"]
+        written = registration["digest"]
+    except (KeyError, TypeError, yaml.YAMLError) as error:
+        raise RegistrationError(
+            f"{path.name}: no registration ({error}); it takes settings, decision and digest"
+        ) from error
+    if not 0 <= low <= high:
+        raise RegistrationError(
+            f"{path.name}: decision.negligible_below_pct ({low}) is above"
+            f" decision.material_above_pct ({high})"
+        )
+    if written != (found := digest({"settings": settings, "decision": decision})):
+        raise RegistrationError(
+            f"{path.name}: what it locks has digest {found}, its line `digest` says {written}; "
+            "if the change is meant, write the new digest there: it is another registration"
+        )
+    return registration
+
+
+def lock_path(registration: dict) -> Path:
+    return FOLDER / f"{registration['digest'][:16]}.json"
+
+
+def lock(registration: dict) -> tuple[dict, bool]:
+    """The lock, and whether it is new: one that exists is never written again."""
+    path = lock_path(registration)
+    if path.exists():
+        return read_lock(path), False
+    content = {"format": FORMAT, "time": now(), **git_state(), "registration": registration}
+    content["sha256"] = digest(content)
+    write_json(path, content)
+    return content, True
+
+
+def read_lock(path: Path) -> dict:
+    """A lock that is whole; RegistrationError when it was edited."""
+    try:
+        content = read_json(path)
+        body = {name: value for name, value in content.items() if name != "sha256"}
+        intact = content["sha256"] == digest(body) and content["format"] == FORMAT
+    except (StoredFileError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise RegistrationError(f"{path}: this lock was edited; take the published one")
+    return content
+
+
+def began(paths: Iterable[str], sidecars: list[dict]) -> str | None:
+    """When the first of the jobs that made these paths began; None unless each is known."""
+    times = {path: sidecar["began"] for sidecar in sidecars for path in sidecar["outputs"]}
+    starts = [times.get(path) for path in paths]
+    return min(starts) if starts and None not in starts else None
+
+
+def statement(
+    registration: dict, found: dict | None, sections: dict, first: str | None
+) -> dict[str, Any]:
+    """`state` of one configuration, and its `deviations`.
+
+    `found` is the lock or None; `sections` are the settings of its records; `first` is when the
+    first of its engine jobs began, None where that is not known.
+    """
+    deviations = list(_deviating(registration["settings"], sections))
+    if first is None:
+        deviations.append("data: when they were generated is not on record")
+    elif not found:
+        deviations.append("lock: none was written; `snakemake --cores 1 register` does so")
+    elif found["registration"] != registration:
+        deviations.append("lock: it is of another registration")
+    elif first <= found["time"]:
+        deviations.append("data: generated before the lock")
+    return {"state": DEVIATES if deviations else REGISTERED, "deviations": deviations}
+
+
+def _deviating(registered: dict, sections: dict) -> Iterator[str]:
+    """Settings that are not as registered, with both values."""
+    for section, settings in registered.items():
+        used = sections.get(section) or {}
+        for name, value in settings.items():
+            if name not in used:
+                yield f"{section}.{name}: registered {json.dumps(value)}, not recorded"
+            elif used[name] != value:
+                here = json.dumps(used[name])
+                yield f"{section}.{name}: registered {json.dumps(value)}, here {here}"
+
+
+def verdict(decision: dict, analysis: dict) -> str:
+    """What the decision rule says of a configuration: of its sign changes under re-feed, in
+    percent of the pivots that are eligible in any pass (paper section 3.2)."""
+    rate, floor = (analysis["common_set"][name]["flip_rate"] for name in ("refeed", "floor"))
+    if rate is None:
+        return "undecided: no pivot is eligible"
+    low, high = decision["negligible_below_pct"], decision["material_above_pct"]
+    percent = 100 * rate
+    if percent > high:
+        word, bound = "material", f"above {high:g}%"
+    elif percent < low:
+        word, bound = "negligible", f"below {low:g}%"
+    else:
+        word, bound = "between", f"from {low:g}% to {high:g}%"
+    return f"{word}: {percent:.1f}% is {bound} (the replica floor is {100 * floor:.1f}%)"
+
+
+def stated(name: str, of: dict) -> str:
+    """One line on one configuration, for a table."""
+    listed = "; ".join(of["deviations"])
+    return f"Registration, {name}: {of['state']}" + (f" in {listed}" if listed else "")
+
+
+def assess(
+    registration: dict,
+    lock_file: str | None,
+    jobs: dict[str, list[str]],
+    records: list[str],
+    analyses: list[str],
+) -> dict:
+    """`registration.json`: the registration, its lock, and per configuration `state`, `deviations`
+    and `verdict`.
+
+    `jobs` maps each configuration to the outputs of its engine jobs; `records` and `analyses` are
+    files in the same order.
+    """
+    found = read_lock(Path(lock_file)) if lock_file else None
+    written = sidecars(Path(records[0]).parts[1])
+    statements = {}
+    for (name, paths), record, analysis in zip(jobs.items(), records, analyses, strict=True):
+        sections = read_json(record)["config"]["sections"]
+        made = statement(registration, found, sections, began(paths, written))
+        said = verdict(registration["decision"], read_json(analysis))
+        statements[name] = made | {"verdict": said}
+    return {
+        "registration": registration,
+        "lock": found and {n: v for n, v in found.items() if n != "registration"},
+        "configurations": statements,
+    }
