@@ -258,3 +258,23 @@ def test_hashing_takes_the_same_memory_for_any_size(tmp_path):
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert int(result.stdout) < 10_000, "KiB"
+
+
+def test_the_graph_of_the_rules_is_drawn_alike_each_time():
+    program = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "from replay.rule_graph import svg\n"
+        "names = [f'rule{i}' for i in range(12)]\n"
+        "edges = [(a, b) for i, a in enumerate(names) for b in names[i + 1 : i + 4]]\n"
+        "print(svg([*names, 'alone'], edges))\n"
+    )
+    drawn = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in "123"
+    }  # fmt: skip
+    (graph,) = drawn
+    assert graph.count("<rect") == 13 and ">alone</text>" in graph

@@ -1,12 +1,12 @@
 """The graph of a run's rules as SVG: which rule takes what another makes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from grandalf.graphs import Edge, Graph, Vertex
+from grandalf.graphs import Edge, Vertex, graph_core
 from grandalf.layouts import SugiyamaLayout
 from grandalf.routing import EdgeViewer, route_with_lines
 from markupsafe import Markup, escape
-from networkx import DiGraph, transitive_reduction
+from networkx import DiGraph, transitive_reduction, weakly_connected_components
 
 from replay.dag import Job
 
@@ -35,11 +35,10 @@ def svg(names: list[str], edges: list[tuple[str, str]]) -> Markup:
     lines = [Edge(vertices[a], vertices[b]) for a, b in edges]
     for line in lines:
         line.view = EdgeViewer()
-    graph = Graph(list(vertices.values()), lines)
     left = 0.0
     drawn: list[str] = []
     height = 0.0
-    for component in graph.C:
+    for component in _components(vertices, lines):
         layout = SugiyamaLayout(component)
         layout.route_edge = route_with_lines
         layout.xspace, layout.yspace = GAP, GAP
@@ -61,6 +60,17 @@ def svg(names: list[str], edges: list[tuple[str, str]]) -> Markup:
         '<path d="M0 0L8 4L0 8z" fill="currentColor" stroke="none"/>'
         f"</marker></defs>{''.join(drawn)}</svg>\n"
     )
+
+
+def _components(vertices: dict[str, Vertex], lines: list[Edge]) -> Iterator[graph_core]:
+    """The connected parts; Grandalf's own way to them goes through a set, in any order."""
+    graph = DiGraph((line.v[0].data, line.v[1].data) for line in lines)
+    graph.add_nodes_from(vertices)
+    parts = enumerate(weakly_connected_components(graph))
+    of = {name: number for number, part in parts for name in part}
+    for part in dict.fromkeys(of[name] for name in vertices):
+        inside = [vertex for name, vertex in vertices.items() if of[name] == part]
+        yield graph_core(inside, [line for line in lines if of[line.v[0].data] == part])
 
 
 def _line(points: list[tuple[float, float]], left: float, top: float) -> str:
