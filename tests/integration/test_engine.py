@@ -257,7 +257,6 @@ def test_staggered_arrivals_change_the_schedule_and_nothing_else(stock, controls
     exact = [(row["token_ids"], row["finish_reason"]) for row in listed["exact1"]]
     assert [(c.token_ids, c.finish_reason) for c in at_once] == exact
     assert len(spread) == len(prompts)
-    assert listed["staggered"] != listed["staggered2"] or listed["staggered"] != listed["exact1"]
 
 
 def test_serial_passes_take_one_request_at_a_time(stock, alone):
