@@ -8,10 +8,12 @@ variables that it reads once.
 
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 from replay import devices, kv_state
@@ -149,10 +151,27 @@ class Engine:
             + ("AsyncReplayScheduler" if asynchronous else "ReplayScheduler"),
             disable_log_stats=True,
         )
+        if settings["process"] == "engine-core":
+            self._watch_process()
         if cpu and settings["numerics"] == "batch-invariant":
             self.llm.collective_rpc("pin_linear_rows")
         self.numerics_in_force = self._numerics_in_force()
         self.start_seconds = time.monotonic() - started
+
+    def _watch_process(self) -> None:
+        """Let a dead engine process end what waits for it; vLLM's synchronous client waits on."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        client = self.llm.llm_engine.engine_core
+        sentinels = client.resources.engine_manager.sentinels()
+
+        def watch() -> None:
+            connection.wait(sentinels)
+            client.outputs_queue.put_nowait(EngineDeadError())
+            for answer in list(client.utility_results.values()):
+                answer.set_exception(EngineDeadError())
+
+        threading.Thread(target=watch, daemon=True).start()
 
     def _numerics_in_force(self) -> dict:
         """What the workers compute with; EngineError unless they agree and cache prefixes."""
