@@ -169,7 +169,8 @@ class Engine:
             connection.wait(sentinels)
             client.outputs_queue.put_nowait(EngineDeadError())
             for answer in list(client.utility_results.values()):
-                answer.set_exception(EngineDeadError())
+                if not answer.done():
+                    answer.set_exception(EngineDeadError())
 
         threading.Thread(target=watch, daemon=True).start()
 
