@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,3 +90,43 @@ class Killed:
                 self.pieces[piece].add(piece.stat().st_mtime_ns)
             except FileNotFoundError:  # the run has succeeded and dropped it
                 continue
+
+
+def killed_runs(finished, kills: int, generator: random.Random) -> Iterator[int]:
+    """Runs until there were so many kills, each killed in some rules; yields kills a run."""
+    number, done = 0, 0
+    while done < kills:
+        chosen = generator.sample(list(MOMENTS), k=min(kills - done, len(MOMENTS)))
+        rules = sorted(chosen, key=list(MOMENTS).index)
+        of_run = killed_run(finished, f"killed{number}", rules, generator)
+        number, done = number + 1, done + of_run
+        yield of_run
+
+
+def killed_run(finished, run: str, rules: list[str], generator: random.Random) -> int:
+    """A run killed once in each of `rules`, ended, and compared; returns the number of kills.
+
+    `finished` is the checkout of an undisturbed run (tiny_run).
+    """
+    kept = ("screen",) if "trunks" in rules else ("screen", "trunks")
+    config, options = finished.copied(run, *kept)
+    results = finished.folder / "results" / run
+    command = finished.command("main", *options, config=config)
+    killed, kills = Killed(command, finished.folder, results), 0
+    for moment in [choose(rule, generator) for rule in rules]:
+        before = len(killed.pieces)
+        if killed.attempt(moment):
+            kills += 1
+            print(f"{run}: killed at {moment}; pieces: {before}, then {len(killed.pieces)}")
+    killed.attempt()
+    problems = len(finished.read(finished.results / "passes/main/0-of-1/seconds.json"))
+    if "trunks" in rules:
+        problems += len(list(finished.results.glob("trunks/*_stock_*/0-of-1/kv/*")))
+    assert len(killed.pieces) == problems >= 3
+    assert all(len(times) == 1 for times in killed.pieces.values()), "a problem was computed twice"
+    assert not list(results.glob("*/*/.*.unfinished"))
+    finished.assert_same(
+        run, "trunks/*_stock_*/0-of-1/trunks.jsonl", "passes/main/0-of-1/*.jsonl",
+        "grades/main/*.jsonl", "records/main.json", "analysis/main.json",
+    )  # fmt: skip
+    return kills

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from kills import MOMENTS, Killed, choose
+from kills import killed_runs
 from tiny_run import TINY
 
 from replay import published
@@ -248,44 +248,7 @@ def test_a_clock_that_jumps_costs_a_job_at_most(finished):
     assert finished.planned(*command, config=config) == {"passes": 1, "grade": 1}
 
 
-KILLS, SEED = int(os.environ.get("KILLS", 3)), int(os.environ.get("SEED", 1))
-
-
 def test_a_killed_run_loses_nothing_and_changes_nothing(finished):
-    """kill -9 at seeded moments of trunks, passes, grade and analyze, then the same command.
-
-    `KILLS=32 SEED=7` asks for more of them, and for others.
-    """
-    generator = random.Random(SEED)
-    kills = 0
-    while kills < KILLS:
-        chosen = generator.sample(list(MOMENTS), k=min(KILLS - kills, len(MOMENTS)))
-        rules = sorted(chosen, key=list(MOMENTS).index)
-        kills += killed_run(finished, f"killed{kills}", rules, generator)
-    print(f"{kills} kills with seed {SEED}")
-
-
-def killed_run(finished, run, rules, generator) -> int:
-    """A run killed once in each of `rules`, ended, and compared; returns the number of kills."""
-    kept = ("screen",) if "trunks" in rules else ("screen", "trunks")
-    config, options = finished.copied(run, *kept)
-    results = finished.folder / "results" / run
-    command = finished.command("main", *options, config=config)
-    killed, kills = Killed(command, finished.folder, results), 0
-    for moment in [choose(rule, generator) for rule in rules]:
-        before = len(killed.pieces)
-        if killed.attempt(moment):
-            kills += 1
-            print(f"{run}: killed at {moment}; pieces: {before}, then {len(killed.pieces)}")
-    killed.attempt()
-    problems = len(finished.read(finished.results / "passes/main/0-of-1/seconds.json"))
-    if "trunks" in rules:
-        problems += len(list(finished.results.glob("trunks/*_stock_*/0-of-1/kv/*")))
-    assert len(killed.pieces) == problems >= 3
-    assert all(len(times) == 1 for times in killed.pieces.values()), "a problem was computed twice"
-    assert not list(results.glob("*/*/.*.unfinished"))
-    finished.assert_same(
-        run, "trunks/*_stock_*/0-of-1/trunks.jsonl", "passes/main/0-of-1/*.jsonl",
-        "grades/main/*.jsonl", "records/main.json", "analysis/main.json",
-    )  # fmt: skip
-    return kills
+    """kill -9 at three seeded moments, then the same command; tests/bench/kill_soak.py: more."""
+    generator = random.Random(1)
+    assert sum(killed_runs(finished, 3, generator)) == 3
