@@ -45,6 +45,9 @@ SETTINGS = {
 SMALL = Size(prompts=2, copies=12, tokens=12)  # of a self-check
 
 
+BEREFT: list = []  # engines without their worker: to close or to collect one would wait for ever
+
+
 class Sessions:
     """Engines by kind, one at a time as in a job: vLLM freezes the environment that it reads."""
 
@@ -270,34 +273,22 @@ def test_serial_passes_take_one_request_at_a_time(stock, alone):
 
 
 def test_seeds_hold_and_are_what_makes_it_hold(stock):
-    """The same batch twice gives the same tokens; without seeds it does not."""
-    from vllm import SamplingParams
-
-    prompts = [row["prompt_token_ids"] for row in stock.rows]
+    """The same batch twice gives the same tokens, beside greedy requests too."""
+    prompts = [row["prompt_token_ids"] for row in stock.rows] * 2
 
     def run(seeds):
         stock.engine.reset()
-        parameters = [
-            SamplingParams(temperature=1.0, max_tokens=24, seed=seed, detokenize=False)
+        sampled = [
+            stock.engine.sampled(temperature=1.0, top_p=0.95, max_tokens=24, seed=seed)
             for seed in seeds
         ]
-        return [c.token_ids for c in stock.engine.generate(prompts, parameters)]
+        greedy = [stock.engine.greedy(max_tokens=24) for _ in seeds]
+        return [c.token_ids for c in stock.engine.generate(prompts, sampled + greedy)]
 
-    assert run([1, 2, 3, 4]) == run([1, 2, 3, 4])
-    assert run([1, 2, 3, 4]) != run([5, 6, 7, 8])
-    assert run([None] * 4) != run([None] * 4)
-
-
-def test_probes_do_not_cost_the_continuations_their_seeds(stock):
-    """On the CPU one request without a generator drops every seed of its batch."""
-    prompts, parameters = requests(stock)
-
-    def run():
-        stock.engine.restore_kv(stock.work.kv_path)
-        return channels(stock.engine.generate(prompts, parameters))
-
-    assert run() == run()
-    assert all(parameter.seed is not None for parameter in parameters)
+    first, again, other = run([1, 2, 3, 4]), run([1, 2, 3, 4]), run([5, 6, 7, 8])
+    assert first == again
+    assert first[:4] != other[:4] and len({tuple(tokens) for tokens in first[:4]}) == 4
+    assert first[4:] == other[4:] == [first[4]] * 4
 
 
 def test_a_probe_takes_the_most_probable_token(stock):
@@ -428,8 +419,11 @@ def test_a_preempted_trunk_is_refused_with_the_size_that_it_needs(
 
 
 def test_preemption_and_eviction_in_a_pass_are_recorded(stock, tight, monkeypatch):
+    requests = of_first_pivot(stock).requests
+    # All are admitted, and one block is left for when each needs another.
+    free = requests[0].abs_pos // 16 + len(requests) + 1
     rows = run_disturbed(
-        stock, monkeypatch, before=lambda: tight.take(free=12), after=tight.give_back
+        stock, monkeypatch, before=lambda: tight.take(free=free), after=tight.give_back
     )
     assert any(row["preemptions"] for row in rows)
     undisturbed = passes(stock, ["exact1"], of_first_pivot(stock))["exact1"]
@@ -599,5 +593,7 @@ def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
     assert all(found[name] == found["exact1"] for name in CATALOGUE)
 
 
-def test_a_worker_that_dies_ends_the_job(invariant):
+def test_a_worker_that_dies_ends_the_job(sessions, invariant):
     kill_amid_a_batch(invariant, "VLLM::Worker")
+    sessions.kind = None
+    BEREFT.append(invariant)
