@@ -29,6 +29,7 @@ def turn(lock: Path):
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    time.sleep(1)  # who waits for the lock gets it
 
 
 def main() -> None:
