@@ -585,9 +585,8 @@ def test_the_self_check_of_batch_invariant_numerics_finds_nothing(invariant):
 def test_batch_invariant_passes_are_identical_on_every_channel(invariant):
     work = of_first_pivots(invariant, 1)
     assert all(request.text_prompt == request.prompt for request in work.requests)
-    names = [
-        name for name, kind in CATALOGUE.items() if kind.admission != "serial"
-    ]  # those take long
+    # Serial passes take longer than all others together.
+    names = [name for name, kind in CATALOGUE.items() if kind.admission != "serial"]
     rows = passes(invariant, names, work)
     ignored = {"num_cached_tokens", "resumed"}  # how much was resumed is what differs by design
     found = {
