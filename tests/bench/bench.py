@@ -144,9 +144,10 @@ def profile(path: Path, action) -> None:
 
 def kernels(path: Path, action) -> None:
     """Append where the device spends its time; of a short run, since each launch is an event."""
+    import torch
     from torch import profiler
 
-    if not torch_sees_gpu():
+    if not torch.cuda.is_available():
         return
     activities = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
     with profiler.profile(activities=activities) as recorded:
@@ -155,12 +156,6 @@ def kernels(path: Path, action) -> None:
         averages = recorded.key_averages()
         for order in ("self_cuda_time_total", "self_cpu_time_total"):
             file.write(averages.table(sort_by=order, row_limit=40, max_name_column_width=90))
-
-
-def torch_sees_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def bytes_per_token(work) -> float:

@@ -171,12 +171,14 @@ def generate(options) -> None:
 def replay(options) -> None:
     from replay.kv_state import read_description, unique_blocks
     from replay.passes import run_problem
+    from replay.protocol import PASSES
 
     configuration, model = prepare(options)
     generator = start(options, configuration, model)
     engine, path = generator.engine, generator.kv_piece(0)
     work = planned(generator, configuration, read(options, "rows"))
-    result = run_problem(engine, work, configuration.sections["continuations"], lambda done: None)
+    sampling = configuration.sections["continuations"]
+    result = run_problem(engine, work, sampling, list(PASSES), lambda done: None)
     passes = result["passes"]
     tokens = {name: sum(len(r["token_ids"]) for r in rows) for name, rows in passes.items()}
     state = read_description(path)
