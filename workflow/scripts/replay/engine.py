@@ -213,10 +213,10 @@ class Engine:
     def block_size(self) -> int:
         return self.cache_config.block_size
 
-    def gib_for(self, blocks: int) -> float:
-        """The `engine.kv_cache_gib` that holds so many blocks, rounded up to thousandths."""
+    def gib_for(self, blocks: int) -> str:
+        """The `engine.kv_cache_gib` that holds so many blocks."""
         share = blocks / self.cache_config.num_gpu_blocks
-        return math.ceil(1000 * self.settings["kv_cache_gib"] * share) / 1000
+        return kv_state.gib(self.settings["kv_cache_gib"] * share * 2**30)
 
     def sampled(
         self,

@@ -7,6 +7,7 @@ resumed from such a file takes the engine's own prefix-cache path: no connector,
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,6 +186,11 @@ def block_bytes(path: Path | str) -> float:
     with Path(path).open("rb") as file:
         header = 8 + int.from_bytes(file.read(8), "little")
     return (Path(path).stat().st_size - header) / max(len(prefixes), 1)
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB, rounded up to thousandths."""
+    return f"{math.ceil(size / 2**30 * 1000) / 1000:.3f}"
 
 
 def read_description(path: Path | str) -> Description:

@@ -13,7 +13,7 @@ import numpy as np
 
 from replay.engine import Completion, Engine, located, software_versions
 from replay.job import progress
-from replay.kv_state import KVStateError, block_bytes, read_description, unique_blocks
+from replay.kv_state import KVStateError, block_bytes, gib, read_description, unique_blocks
 from replay.pivots import Pivot, select_pivots
 from replay.prompts import load_tokenizer
 from replay.protocol import ARMS, CATALOGUE, PROBE, Pass
@@ -174,15 +174,15 @@ def check_memory(works: list[Work], settings: dict) -> None:
     requests of a batch run at once.
     """
     for work in works:
-        gib, batch = settings["engine"]["kv_cache_gib"], settings["engine"]["max_num_seqs"]
+        size_gib, batch = settings["engine"]["kv_cache_gib"], settings["engine"]["max_num_seqs"]
         state, size = read_description(work.kv_path), block_bytes(work.kv_path)
         trunks = 1 + len(unique_blocks(state.sequences, state.block_size)[0])  # one is vLLM's own
         own = _own_blocks(work.requests, settings["continuations"], state.block_size)
-        if size * (trunks + own[0]) > gib * 2**30:
+        if size * (trunks + own[0]) > size_gib * 2**30:
             raise KVStateError(
-                f"engine.kv_cache_gib is {gib}, but problem {work.problem_id}'s trunks "
-                f"({work.kv_path}) and one request take {_gib(size * (trunks + own[0]))}; with "
-                f"{_gib(size * (trunks + sum(own[:batch])))} all that run at once fit"
+                f"engine.kv_cache_gib is {size_gib}, but problem {work.problem_id}'s trunks "
+                f"({work.kv_path}) and one request take {gib(size * (trunks + own[0]))}; with "
+                f"{gib(size * (trunks + sum(own[:batch])))} all that run at once fit"
             )
 
 
@@ -197,11 +197,6 @@ def _own_blocks(requests: list[Request], sampling: dict, block_size: int) -> lis
         ),
         reverse=True,
     )
-
-
-def _gib(size: float) -> str:
-    """Bytes as GiB, rounded up."""
-    return f"{math.ceil(size / 2**30 * 1000) / 1000:.3f}"
 
 
 def pass_order(passes: list[str], order: str, problem_id: int) -> list[str]:
@@ -351,13 +346,15 @@ def run(
     check_memory(busy, settings)
     hashes = [sha256_file(Path(trunks) / "trunks.jsonl") for trunks in trunk_folders]
     workspace = Workspace(folder, [settings, code, cohorts, hashes, software_versions()])
-    kept = sum(workspace.has(_piece(work)) for work in busy)
-    print(f"{kept} finished problems are kept, {len(busy) - kept} are to be run", flush=True)
+    kept = {_piece(work) for work in busy if workspace.has(_piece(work))}  # reads each whole
+    print(
+        f"{len(kept)} finished problems are kept, {len(busy) - len(kept)} are to be run", flush=True
+    )
     total = len(passes) * sum(len(work.requests) for work in busy)
     engine = None
     with progress(console, f"passes {Path(folder).parent.name}", total, "request") as bar:
         for work in busy:
-            if workspace.has(_piece(work)):
+            if _piece(work) in kept:
                 bar.update(len(passes) * len(work.requests))
                 continue
             engine = engine or Engine(model, settings["engine"])

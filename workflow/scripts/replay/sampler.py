@@ -25,9 +25,10 @@ class SeededSampler(LogitsProcessor):
         return False
 
     def update_state(self, batch_update) -> None:
-        if process_dict_updates(self.requests, batch_update, self._request):
+        changed = process_dict_updates(self.requests, batch_update, self._request)
+        if changed and self.requests:
             columns = zip(*(settings for settings, _ in self.requests.values()), strict=True)
-            temperature, top_p, seeds = columns if self.requests else ((), (), ())
+            temperature, top_p, seeds = columns
             self.settings = [
                 torch.tensor(list(self.requests), device=self.device, dtype=torch.int64),
                 torch.tensor(temperature, device=self.device, dtype=torch.float64),

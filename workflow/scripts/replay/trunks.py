@@ -124,7 +124,7 @@ class TrunkGenerator:
             raise EngineError(
                 f"problem {problem.index}: a trunk rollout was preempted, so its state was "
                 "recomputed, not decoded; raise engine.kv_cache_gib, with "
-                f"{engine.gib_for(most):.3f} none can be"
+                f"{engine.gib_for(most)} none can be"
             )
         sequences = [resumable(prompt + c.token_ids, engine.block_size) for c in completions]
         resident = engine.save_kv(sequences, kv_path)
