@@ -6,15 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from replay.sampling import GOLDEN, _splitmix, draw, exponential
+from replay.sampling import GOLDEN, _splitmix, draw, exponential, noise_streams
 
 
 def tensors(rows, temperature, top_p, seeds, positions=0):
     return (
         torch.full((rows,), temperature, dtype=torch.float64),
         torch.full((rows,), top_p, dtype=torch.float64),
-        torch.as_tensor(seeds, dtype=torch.int64).expand(rows),
-        torch.full((rows,), positions, dtype=torch.int64),
+        noise_streams(
+            torch.as_tensor(seeds, dtype=torch.int64).expand(rows), torch.tensor(positions)
+        ),
     )
 
 
@@ -26,8 +27,7 @@ def one_by_one(logits, temperature, top_p, seed, position):
     above = np.concatenate([[0.0], np.cumsum(weights[order])[:-1]])
     nucleus = order[above < top_p * weights.sum()]
     tokens = torch.arange(len(weights))
-    ones = torch.ones_like(tokens)
-    noise = exponential(seed * ones, position * ones, tokens).numpy()
+    noise = exponential(noise_streams(torch.tensor(seed), torch.tensor(position)), tokens).numpy()
     return nucleus[np.argmax(weights[nucleus] / noise[nucleus])]
 
 
@@ -97,10 +97,10 @@ def test_splitmix_gives_the_known_sequence():
 def test_noise_is_exponential_and_unrelated_across_seeds_positions_and_tokens():
     zeros, numbers = torch.zeros(20_000, dtype=torch.int64), torch.arange(20_000)
     streams = [
-        exponential(numbers, zeros, zeros),
-        exponential(zeros, numbers, zeros),
-        exponential(zeros, zeros, numbers),
-        exponential(zeros + 1, zeros, numbers),
+        exponential(noise_streams(numbers, zeros), zeros),
+        exponential(noise_streams(zeros, numbers), zeros),
+        exponential(noise_streams(zeros, zeros), numbers),
+        exponential(noise_streams(zeros + 1, zeros), numbers),
     ]
     for stream in streams:
         assert stats.kstest(stream.numpy(), "expon").pvalue > 1e-3

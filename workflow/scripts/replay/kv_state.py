@@ -8,6 +8,7 @@ resumed from such a file takes the engine's own prefix-cache path: no connector,
 import hashlib
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,11 +64,16 @@ def block_dimension(kv_cache: torch.Tensor, num_blocks: int) -> int:
 
 def block_digests(layers: list[torch.Tensor]) -> list[str]:
     """sha256 of each block over all layers; `layers` are contiguous, block index first."""
-    digests = [hashlib.sha256() for _ in range(layers[0].shape[0])]
-    for layer in layers:
-        for sha, block in zip(digests, layer, strict=True):
-            sha.update(block.contiguous().view(torch.uint8).numpy())
-    return [sha.hexdigest() for sha in digests]
+    parts = [layer.view(torch.uint8).numpy() for layer in layers]
+
+    def digest(block: int) -> str:
+        sha = hashlib.sha256()
+        for part in parts:
+            sha.update(part[block])
+        return sha.hexdigest()
+
+    with ThreadPoolExecutor() as pool:  # hashlib lets go of the interpreter's lock
+        return list(pool.map(digest, range(len(parts[0]))))
 
 
 class KVWorkerExtension:
@@ -81,7 +87,7 @@ class KVWorkerExtension:
         for kv_cache in self.model_runner.kv_caches:
             axis = block_dimension(kv_cache, self._num_blocks())
             index = torch.tensor(block_ids, device=kv_cache.device)
-            layers.append(kv_cache.index_select(axis, index).movedim(axis, 0).cpu().contiguous())
+            layers.append(kv_cache.index_select(axis, index).movedim(axis, 0).contiguous().cpu())
         return layers
 
     def save_kv_blocks(self, block_ids: list[int], metadata: dict[str, str], path: str) -> None:
@@ -117,7 +123,7 @@ class KVWorkerExtension:
         for kv_cache, layer in zip(self.model_runner.kv_caches, layers, strict=True):
             axis = block_dimension(kv_cache, self._num_blocks())
             index = torch.tensor(block_ids, device=kv_cache.device)
-            kv_cache.index_copy_(axis, index, layer.movedim(0, axis).to(kv_cache.device))
+            kv_cache.index_copy_(axis, index, layer.to(kv_cache.device).movedim(0, axis))
         restored = block_digests(self.read_kv_blocks(block_ids))
         self._verify(restored, expected, f"{path}: the cache does not hold what was restored")
 

@@ -8,7 +8,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from replay.sampling import draw
+from replay.sampling import draw, noise_streams
 
 SAMPLE = "replay_sample"  # key of `SamplingParams.extra_args`: [temperature, top_p, seed]
 
@@ -17,9 +17,9 @@ class SeededSampler(LogitsProcessor):
     """Draws the token of every request that carries `SAMPLE`; leaves greedy ones alone."""
 
     def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool) -> None:
-        self.device = device
+        self.device, self.pinned = device, is_pin_memory
         self.requests: dict[int, tuple[list, list[int]]] = {}  # row -> settings, tokens so far
-        self.settings: list[torch.Tensor] = []
+        self.rows = self.temperature = self.top_p = self.seeds = torch.empty(0)
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -29,12 +29,10 @@ class SeededSampler(LogitsProcessor):
         if changed and self.requests:
             columns = zip(*(settings for settings, _ in self.requests.values()), strict=True)
             temperature, top_p, seeds = columns
-            self.settings = [
-                torch.tensor(list(self.requests), device=self.device, dtype=torch.int64),
-                torch.tensor(temperature, device=self.device, dtype=torch.float64),
-                torch.tensor(top_p, device=self.device, dtype=torch.float64),
-                torch.tensor(seeds, device=self.device, dtype=torch.int64),
-            ]
+            self.rows = self._on_device(torch.tensor(list(self.requests)))
+            self.temperature = self._on_device(torch.tensor(temperature, dtype=torch.float64))
+            self.top_p = self._on_device(torch.tensor(top_p, dtype=torch.float64))
+            self.seeds = torch.tensor(seeds)
 
     @staticmethod
     def _request(parameters, _prompt, generated: list[int]) -> tuple[list, list[int]] | None:
@@ -44,8 +42,13 @@ class SeededSampler(LogitsProcessor):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         if not self.requests:
             return logits
-        rows, temperature, top_p, seeds = self.settings
-        lengths = [len(generated) for _, generated in self.requests.values()]
-        positions = torch.tensor(lengths, device=self.device)
-        logits[rows, draw(logits[rows], temperature, top_p, seeds, positions)] = torch.inf
+        positions = torch.tensor([len(generated) for _, generated in self.requests.values()])
+        streams = self._on_device(noise_streams(self.seeds, positions))
+        chosen = draw(logits[self.rows], self.temperature, self.top_p, streams)
+        logits[self.rows, chosen] = torch.inf
         return logits
+
+    def _on_device(self, values: torch.Tensor) -> torch.Tensor:
+        """A copy that waits for nothing, so that the host goes on while the device computes."""
+        values = values.pin_memory() if self.pinned else values
+        return values.to(self.device, non_blocking=True)
