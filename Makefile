@@ -4,7 +4,7 @@ PYTHON ?= python3
 CORES ?= 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: setup demo test format lint dry-run unit integration page engine long bench lock clean
+.PHONY: setup demo test format lint dry-run unit integration page engine bench lock clean
 
 setup: .venv/installed
 
@@ -50,11 +50,7 @@ integration: setup
 	python -m pytest tests/integration -m "not engine"
 
 engine: setup
-	python -m pytest tests/integration -m "engine and not (slurm or long)" --durations 10
-
-# By themselves: with them `make test` would take more than half an hour.
-long: setup
-	python -m pytest tests/integration -m "slurm or long"
+	python -m pytest tests/integration -m engine --durations 10
 
 bench: setup
 	python tests/bench/analysis_speed.py

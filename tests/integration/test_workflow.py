@@ -248,7 +248,6 @@ def test_a_clock_that_jumps_costs_a_job_at_most(finished):
     assert finished.planned(*command, config=config) == {"passes": 1, "grade": 1}
 
 
-@pytest.mark.long
 def test_a_killed_run_loses_nothing_and_changes_nothing(finished):
     """kill -9 at two seeded moments, then the same command; tests/bench/kill_soak.py: more."""
     generator = random.Random(1)
