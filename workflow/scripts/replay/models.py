@@ -1,5 +1,6 @@
 """Checkpoints: fetched at a pinned version, or made once from a pinned GGUF file."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,14 +16,16 @@ from replay.storage import publish_folder, sha256_file
 
 # Neither pickled weights nor code: what is not fetched cannot be run.
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+ABSENT = "no such file"
 CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
 def fetch(name: str, entry: dict, destination: Path | str) -> None:
     """Put the checkpoint of config entry `models.<name>` into folder `destination`.
 
-    Raises CheckpointError naming the config key when it cannot be had, has another sha256 than
-    pinned, or lacks what the measurement needs (a chat template).
+    Raises CheckpointError naming the config key when it cannot be had, has another sum than pinned
+    or than the hub states for the pinned commit, or lacks what the measurement needs (a chat
+    template).
     """
     key = f"models.{name}"
     destination = Path(destination)
@@ -62,16 +65,50 @@ def _from_hub(key: str, entry: dict, folder: Path) -> None:
             local_dir=folder,
             allow_patterns=HUB_FILES,
         )
+        stated = _stated(entry)
     except Exception as error:  # the hub client lets errors of its HTTP library through
         raise CheckpointError(
             f"{key}: {entry['repo']} at {entry['revision'][:12]} cannot be downloaded ({error}); "
             "check repo and revision, or use source: local with a folder"
         ) from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the client's own notes
     for name, pinned in entry.get("sha256", {}).items():
-        file = folder / name
-        found = sha256_file(file) if file.is_file() else "no such file"
-        if found != pinned:
+        if (found := _sum(folder / name, sha256_file)) != pinned:
             raise CheckpointError(f"{key}.sha256.{name}: pinned {pinned}, found {found}")
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    for name in sorted(files | stated.keys()):
+        method, expected = stated.get(name, (sha256_file, ABSENT))
+        if (found := _sum(folder / name, method)) != expected:
+            raise CheckpointError(
+                f"{key}: {name} of {entry['repo']} at {entry['revision'][:12]}: the hub states "
+                f"{expected}, found {found}; run again, and if that remains, use source: local "
+                "with a folder that you have checked"
+            )
+
+
+def _stated(entry: dict) -> dict[str, tuple[Callable[[Path], str], str]]:
+    """How the hub sums each file of the pinned commit, and the sum that it states."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub.utils import filter_repo_objects
+
+    tree = HfApi().list_repo_tree(entry["repo"], recursive=True, revision=entry["revision"])
+    files = (item for item in tree if isinstance(item, RepoFile))
+    fetched = filter_repo_objects(files, allow_patterns=HUB_FILES, key=lambda file: file.path)
+    return {
+        file.path: (sha256_file, file.lfs.sha256) if file.lfs else (_git_sum, file.blob_id)
+        for file in fetched
+    }
+
+
+def _sum(file: Path, method: Callable[[Path], str]) -> str:
+    return method(file) if file.is_file() else ABSENT
+
+
+def _git_sum(file: Path) -> str:
+    """The name that git gives to a file's content, which is that of a file kept outside LFS."""
+    content = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _from_folder(key: str, entry: dict, folder: Path) -> None:
