@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from replay.datasets import Problem
 from replay.engine import Engine, EngineError
 from replay.invariance import Size, check_engine, verdict
-from replay.kv_state import KVStateError, block_bytes, block_digests, describe
+from replay.kv_state import KVStateError, block_bytes, describe
 from replay.passes import pass_order, plan, prepare, retokenised, run_problem
 from replay.prompts import load_tokenizer
 from replay.protocol import CATALOGUE, PASSES, PROBE
@@ -226,9 +226,9 @@ def test_every_warm_pass_resumes_the_blocks_that_it_was_given(stock, controls):
     # The blocks of prefill_warm hold what prefill computed, not what was decoded.
     states = []
     for state in ("restored", "prefilled"):
-        blocks = prepare(stock.engine, work, state)
-        layers = stock.engine.llm.collective_rpc("read_kv_blocks", args=(list(blocks.values()),))[0]
-        states.append(dict(zip(blocks, block_digests(layers), strict=True)))
+        blocks, contents = prepare(stock.engine, work, state)
+        assert contents == stock.engine.contents(blocks)
+        states.append(contents)
     restored, prefilled = states
     assert set(prefilled) < set(restored)  # the rollouts with pivots, up to their last pivots
     assert any(prefilled[prefix] != restored[prefix] for prefix in prefilled)

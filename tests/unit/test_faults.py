@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import FakeEngine
 from safetensors.torch import save_file
 
 from replay import engine, grades, passes, records
 from replay.kv_state import KVStateError, describe
 from replay.prompts import load_tokenizer
-from replay.protocol import ARMS, PASSES, PROBE
+from replay.protocol import ARMS, PASSES
 from replay.storage import (
     SUMS,
     StoredFileError,
@@ -232,39 +233,6 @@ GRADING = {"grader": "strict", "scope": None}
 TOKENIZER = cache(load_tokenizer)
 
 
-class Echo:
-    """Stands where an engine would; what it returns is of no interest here."""
-
-    block_size = 16
-
-    def __init__(self, *_):
-        pass
-
-    def restore_kv(self, path):
-        return {}
-
-    def contents(self, blocks):
-        return blocks
-
-    def reset(self):
-        pass
-
-    def sampled(self, **_):
-        return None
-
-    def greedy(self, **_):
-        return PROBE
-
-    def generate(self, prompts, parameters):
-        return [
-            engine.Completion([7, 8], "stop", [{7: -0.5}, {8: 0.0}] if p else None, 16, 0, [])
-            for p in parameters
-        ]
-
-    def facts(self):
-        return {"vllm": "none"}
-
-
 class Shard:
     """Its files, and the jobs that make them."""
 
@@ -313,7 +281,7 @@ class Shard:
 def made(tmp_path_factory, checkpoint):
     folder = tmp_path_factory.mktemp("shard")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "Engine", Echo)
+        patch.setattr(passes, "Engine", FakeEngine)
         Shard(folder, checkpoint).make()
     return folder
 
@@ -517,7 +485,7 @@ def test_no_file_holds_a_number_that_is_none(tmp_path, number):
 
 
 def test_an_engine_that_fails_in_a_pass_says_of_which_problem(shard, monkeypatch):
-    class Failing(Echo):
+    class Failing(FakeEngine):
         def generate(self, prompts, parameters):
             raise engine.EngineError("request 1 of 3 returned no tokens")
 

@@ -230,8 +230,7 @@ def test_layers_of_another_type_or_shape_are_refused(tmp_path, change):
 def test_blocks_overwritten_after_they_were_restored_are_known(tmp_path):
     worker, path = Worker("keys first"), str(tmp_path / "kv.safetensors")
     worker.save_kv_blocks([4, 1], describe(SEQUENCES, BLOCK_SIZE), path)
-    worker.load_kv_blocks([2, 5], path)
-    before = worker.digest_kv_blocks([2, 5])
+    before = worker.load_kv_blocks([2, 5], path)
     assert worker.digest_kv_blocks([2, 5]) == before
     worker.kv_caches[1][0, 5, 0, 0, 0] += 1  # one number of one layer of the second block
     first, second = worker.digest_kv_blocks([2, 5])

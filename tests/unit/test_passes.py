@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from engines import FakeEngine
 
 from replay.config import load_schema
-from replay.engine import Completion
 from replay.passes import Request, Work, arrivals, pass_order, plan, retokenised, run_problem
 from replay.prompts import load_tokenizer
 from replay.protocol import CATALOGUE, PASSES, others, passes_of, warm
@@ -22,42 +22,6 @@ def work(rollouts=(0, 1), positions=(17, 33)):
         for k in (0, "greedy")
     ]
     return Work(5, "c", Path("kv"), [], requests)
-
-
-class FakeEngine:
-    """An engine that says what was asked of it."""
-
-    block_size = 16
-
-    def __init__(self):
-        self.asked, self.overwritten = [], set()
-
-    def sampled(self, **settings):
-        return settings
-
-    greedy = sampled
-
-    def reset(self):
-        self.asked.append("reset")
-
-    def restore_kv(self, path):
-        self.asked.append("restore")
-        return {(r,) * end: 10 * r + end // 16 for r in (0, 1) for end in (16, 32)}
-
-    def prefill_kv(self, sequences):
-        self.asked.append(("prefill", sequences))
-        return {}
-
-    def contents(self, blocks):
-        return {prefix: block in self.overwritten for prefix, block in blocks.items()}
-
-    def generate(self, prompts, parameters, arrivals=None):
-        self.asked.append(("generate", len(prompts), arrivals and sum(arrivals)))
-        self.prompts = prompts
-        return [
-            Completion([1, 2], "stop", None, 16, 0, [10 * p[0] + 1, 10 * p[0] + 2, 99])
-            for p in prompts
-        ]
 
 
 def run(order):
@@ -188,15 +152,18 @@ def test_every_control_is_in_the_configurations_of_controls(root, name):
     assert content["pass_order"] == "random"
 
 
-def test_a_block_that_changed_during_a_pass_does_not_count_as_resumed():
+@pytest.mark.parametrize("moment", ["restore_kv", "generate"])
+def test_a_block_that_changed_before_or_during_a_pass_does_not_count_as_resumed(moment):
     """Its ids still are those that were restored; other rollouts' blocks are as they were."""
+    engine = FakeEngine()
+    inner = getattr(engine, moment)
 
-    class Overwriting(FakeEngine):
-        def generate(self, *arguments):
-            self.overwritten = {11}
-            return super().generate(*arguments)
+    def overwriting(*arguments):
+        engine.overwritten = {11}
+        return inner(*arguments)
 
-    rows = run_problem(Overwriting(), work(), SAMPLING, ["exact1", "exact2"], lambda n: None)
+    setattr(engine, moment, overwriting)
+    rows = run_problem(engine, work(), SAMPLING, ["exact1", "exact2"], lambda n: None)
     for name in ("exact1", "exact2"):
         found = rows["passes"][name]
         assert {row["rollout"]: row["resumed"] for row in found} == {0: True, 1: False}

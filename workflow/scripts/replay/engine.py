@@ -26,6 +26,9 @@ FINISHED = ("stop", "length")
 # for decode; FlashAttention 2, its choice before, does not.
 INVARIANT_ATTENTION = {"backend": "FLASH_ATTN", "flash_attn_version": 2}
 
+Blocks = dict[tuple[int, ...], int]  # token prefix that a block ends -> physical block
+Contents = dict[tuple[int, ...], tuple[str, ...]]  # the same prefix -> sha256 on each rank
+
 
 class EngineError(RuntimeError):
     """The engine cannot be started as configured, or did not do what was asked of it."""
@@ -306,7 +309,7 @@ class Engine:
         self.llm.collective_rpc("save_kv_blocks", args=(block_ids, metadata, str(path)))
         return block_ids
 
-    def _resident(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+    def _resident(self, sequences: list[list[int]]) -> Blocks:
         """The block id that a request would hit for each token prefix that a block ends."""
         prefixes, _ = kv_state.unique_blocks(sequences, self.block_size)
         block_ids = self._ask("resident_blocks", sequences)["block_ids"]
@@ -317,7 +320,7 @@ class Engine:
             )
         return dict(zip(prefixes, block_ids, strict=True))
 
-    def prefill_kv(self, sequences: list[list[int]]) -> dict[tuple[int, ...], int]:
+    def prefill_kv(self, sequences: list[list[int]]) -> Blocks:
         """Empty the cache, then compute the blocks of token sequences by prefill alone.
 
         All sequences are one batch. Returns the block id of each token prefix that a block ends.
@@ -336,10 +339,10 @@ class Engine:
             raise kv_state.KVStateError(f"blocks {sorted(strange)} were not written by the prefill")
         return blocks
 
-    def restore_kv(self, path: Path) -> dict[tuple[int, ...], int]:
+    def restore_kv(self, path: Path) -> tuple[Blocks, Contents]:
         """Empty the cache, then put saved blocks back as free, hit-able blocks.
 
-        Returns the block id of each token prefix that a block ends.
+        Returns the block id of each token prefix that a block ends, and what was read back.
 
         Raises KVStateError when the file is damaged, was made with another block size or number
         of ranks, or does not fit into the cache.
@@ -360,19 +363,20 @@ class Engine:
             )
         block_ids = adopted["block_ids"]
         try:
-            self.llm.collective_rpc("load_kv_blocks", args=(block_ids, str(path)))
+            ranks = self.llm.collective_rpc("load_kv_blocks", args=(block_ids, str(path)))
         except Exception as error:
             self.reset()  # adopted blocks without their content must never be hit
             raise kv_state.KVStateError(str(error)) from error
         prefixes, _ = kv_state.unique_blocks(state.sequences, state.block_size)
-        return dict(zip(prefixes, block_ids, strict=True))
+        blocks = dict(zip(prefixes, block_ids, strict=True))
+        return blocks, _by_prefix(blocks, ranks)
 
-    def contents(self, blocks: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], tuple]:
-        """Digests of what blocks, named by token prefixes, hold now, one a rank."""
+    def contents(self, blocks: Blocks) -> Contents:
+        """What blocks hold now."""
         if not blocks:
             return {}
         ranks = self.llm.collective_rpc("digest_kv_blocks", args=(list(blocks.values()),))
-        return dict(zip(blocks, zip(*ranks, strict=True), strict=True))
+        return _by_prefix(blocks, ranks)
 
     def close(self) -> None:
         """Stop the workers, free their memory and give the devices back."""
@@ -411,6 +415,10 @@ class Engine:
             "async_scheduling": config.scheduler_config.async_scheduling,
             "environment": self.environment,
         }
+
+
+def _by_prefix(blocks: Blocks, ranks: list[list[str]]) -> Contents:
+    return dict(zip(blocks, zip(*ranks, strict=True), strict=True))
 
 
 def completion(where: str, output, prompt: list[int], parameters) -> Completion:

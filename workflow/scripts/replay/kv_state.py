@@ -101,8 +101,11 @@ class KVWorkerExtension:
             except SafetensorError as error:
                 raise KVStateError(not_written(path, error)) from error
 
-    def load_kv_blocks(self, block_ids: list[int], path: str) -> None:
-        """Write this rank's blocks into the cache and verify what the cache then holds."""
+    def load_kv_blocks(self, block_ids: list[int], path: str) -> list[str]:
+        """Write this rank's blocks into the cache; the sha256 of each, as the cache then holds it.
+
+        Raises KVStateError when the file or what is read back is not what was saved.
+        """
         state, path = path, str(rank_file(path, self.rank))
         if read_description(path) != read_description(state):
             raise KVStateError(f"{path}: not of the same state as {state}; delete both and rerun")
@@ -126,6 +129,7 @@ class KVWorkerExtension:
             kv_cache.index_copy_(axis, index, layer.to(kv_cache.device).movedim(0, axis))
         restored = block_digests(self.read_kv_blocks(block_ids))
         self._verify(restored, expected, f"{path}: the cache does not hold what was restored")
+        return restored
 
     def digest_kv_blocks(self, block_ids: list[int]) -> list[str]:
         """A sha256 of each block, as this rank's part of the cache holds it."""

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from replay.engine import Completion, Engine, located, software_versions
+from replay.engine import Blocks, Completion, Contents, Engine, located, software_versions
 from replay.job import progress
 from replay.kv_state import KVStateError, block_bytes, gib, read_description, unique_blocks
 from replay.pivots import Pivot, select_pivots
@@ -228,8 +228,7 @@ def run_problem(
     for name in order:
         kind = CATALOGUE[name]
         if (before, kind.state) != ("restored", "restored"):
-            blocks = prepare(engine, work, kind.state)
-            contents = engine.contents(blocks)
+            blocks, contents = prepare(engine, work, kind.state)
         before = kind.state
         started = time.monotonic()
         with located(f"problem {work.problem_id}, pass {name}"):
@@ -246,14 +245,15 @@ def run_problem(
     return result
 
 
-def prepare(engine: Engine, work: Work, state: str) -> dict[tuple[int, ...], int]:
-    """Bring the cache into a state; returns the block id of each token prefix it then holds."""
+def prepare(engine: Engine, work: Work, state: str) -> tuple[Blocks, Contents]:
+    """Bring the cache into a state; returns the blocks that it then holds, and their contents."""
     if state == "restored":
         return engine.restore_kv(work.kv_path)
     if state == "prefilled":
-        return engine.prefill_kv(work.prefixes(engine.block_size))
+        blocks = engine.prefill_kv(work.prefixes(engine.block_size))
+        return blocks, engine.contents(blocks)
     engine.reset()
-    return {}
+    return {}, {}
 
 
 def _generate(engine: Engine, work: Work, name: str, sampling: dict) -> list[Completion]:
@@ -272,12 +272,7 @@ def _generate(engine: Engine, work: Work, name: str, sampling: dict) -> list[Com
     return completions
 
 
-def resumed(
-    request: Request,
-    completion: Completion,
-    blocks: dict[tuple[int, ...], int],
-    block_size: int,
-) -> bool:
+def resumed(request: Request, completion: Completion, blocks: Blocks, block_size: int) -> bool:
     """Whether the request's blocks up to the pivot are those that were there before the pass.
 
     A hit alone does not say so: after an eviction one request recomputes the prefix, and the next
