@@ -103,14 +103,10 @@ def arguments() -> argparse.Namespace:
 
 def configured(options):
     """The configuration, its checkpoint, and the first problem of its dataset."""
-    import yaml
-
-    from replay.config import load_study
+    from replay.config import load_study, read_config
     from replay.datasets import load_problems
 
-    catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
-    study = load_study(catalog | yaml.safe_load(options.config.read_text(encoding="utf-8")))
-    row = study.configurations[options.configuration]
+    row = load_study(read_config(options.config)).configurations[options.configuration]
     model = ROOT / "resources" / "models" / row.model
     dataset = ROOT / "resources" / "datasets" / f"{row.dataset}.jsonl"
     for path in (model, dataset):

@@ -59,9 +59,7 @@ def arguments() -> argparse.Namespace:
 
 def prepare(options):
     """Resolved settings and the checkpoint's folder."""
-    import yaml
-
-    from replay.config import load_study
+    from replay.config import load_study, with_catalog
 
     engine = {"device": options.device, "tensor_parallel": options.ranks}
     if options.device == "cpu":
@@ -77,8 +75,7 @@ def prepare(options):
         "continuations": {"max_tokens": options.tokens},
         "configurations": {"bench": {"cohorts": ["bench"]}},
     }
-    catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
-    study = load_study({"datasets": catalog["datasets"]} | config)
+    study = load_study(with_catalog(config))
     return study.configurations["bench"], options.model or random_model(options)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from replay.config import with_catalog
 from replay.dag import jobs
 from replay.provenance import Sidecar
 
@@ -81,8 +82,7 @@ class Checkout:
 
     def config(self, **changes) -> dict:
         """The study as Snakemake hands it to its scripts: with the catalog."""
-        catalog = yaml.safe_load((self.folder / "config" / "catalog.yaml").read_text())
-        return catalog | TINY | changes
+        return with_catalog(TINY | changes)
 
     def vouch_for(self, path: str) -> None:
         """Write the sidecar of the job that would have made a copied input."""

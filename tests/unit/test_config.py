@@ -4,25 +4,15 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-import yaml
 
-from replay.config import ConfigError, check_local_sources, load_study
+from replay.config import ConfigError, check_local_sources, load_study, read_config
 
 ROOT = Path(__file__).parents[2]
 
 
-def read(name):
-    return yaml.safe_load((ROOT / "config" / name).read_text(encoding="utf-8"))
-
-
-def full(name):
-    catalog, own = read("catalog.yaml"), read(name)
-    return catalog | own | {key: catalog[key] | own.get(key, {}) for key in ("models", "datasets")}
-
-
 @pytest.fixture
 def config():
-    return deepcopy(full("config.yaml"))
+    return read_config(ROOT / "config" / "config.yaml")
 
 
 def put(config, path, value):
@@ -185,7 +175,7 @@ def test_a_section_of_a_configuration_overrides_key_by_key(config):
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
 def test_every_shipped_configuration_is_valid(path):
     if path.name not in ("catalog.yaml", "registration.yaml"):
-        assert load_study(full(path.name)).configurations
+        assert load_study(read_config(path)).configurations
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from snakemake.settings.types import ConfigSettings, ResourceSettings
 from test_locks import LOCKED
 
 from replay.code import files_used
-from replay.config import load_schema
+from replay.config import ConfigError, load_schema, read_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ["config.yaml", "paper.yaml", "published.yaml", "gpu.yaml", "examples/yes-no.yaml"]
@@ -47,6 +47,25 @@ def is_engine(rule):
 
 def test_the_default_target_is_all(parsed):
     assert parsed.default_target == "all"
+
+
+def test_a_configuration_is_read_as_snakemake_reads_it(tmp_path):
+    """Entries of the catalog are joined key by key."""
+    path = tmp_path / "own.yaml"
+    other = {"models": {"smollm2-135m": {"sha256": "0" * 64}}}
+    own = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump(own | other))
+    config = read_config(path)
+    assert config == workflow(path).config
+    model = read_config(ROOT / "config" / "config.yaml")["models"]["smollm2-135m"]
+    assert config["models"]["smollm2-135m"] == model | other["models"]["smollm2-135m"]
+
+
+@pytest.mark.parametrize("content", ["run: [", "- run"])
+def test_a_configuration_that_is_none_is_named(tmp_path, content):
+    (tmp_path / "own.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=r"own\.yaml: Config file"):
+        read_config(tmp_path / "own.yaml")
 
 
 def test_rules_that_run_nothing_are_targets(parsed):

@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from replay.analysis import analyze
-from replay.config import load_study
+from replay.config import load_study, read_config
 from replay.tables import table1, with_verdicts, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -21,11 +20,9 @@ def records(path):
 
 def rows(run):
     """Rows of Table 1 of the configurations that were run, with their analyses."""
-    catalog, own = (
-        yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text()) for name in ("catalog", run)
-    )
+    study = load_study(read_config(ROOT / "config" / f"{run}.yaml"))
     checks = sorted((DATA / run / "invariance").glob("*.json"))
-    for row in with_verdicts(load_study(catalog | own).rows, checks):
+    for row in with_verdicts(study.rows, checks):
         path = DATA / run / "records" / f"{row['name']}.json.gz"
         if path.exists():
             content = records(path)

@@ -5,10 +5,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import yaml
 
 from replay import grading
-from replay.config import check_local_sources, load_study
+from replay.config import check_local_sources, load_study, read_config
 from replay.datasets import ANSWERS, load_problems
 
 ROOT = Path(__file__).parents[2]
@@ -19,11 +18,7 @@ DATA = ROOT / "config" / "examples" / "yes-no.jsonl"
 
 def test_the_example_is_a_valid_study_in_under_30_lines(monkeypatch):
     monkeypatch.chdir(ROOT)
-    catalog, own = (
-        yaml.safe_load(path.read_text()) for path in (ROOT / "config" / "catalog.yaml", EXAMPLE)
-    )
-    study = load_study(catalog | own | {"datasets": catalog["datasets"] | own["datasets"]})
-    check_local_sources(study)
+    check_local_sources(load_study(read_config(EXAMPLE)))
     lines = EXAMPLE.read_text().splitlines()
     assert len(lines) < 30 and f"configuration, {len(lines)} lines" in PAGE
     problems = load_problems(DATA, answers="yes-no")

@@ -5,13 +5,9 @@ python workflow/scripts/pivot.py [--configfile FILE] CONFIGURATION PROBLEM ROLLO
 
 import argparse
 import sys
-from pathlib import Path
 
-import yaml
-
-from replay.config import ConfigError, load_study
+from replay.config import ConfigError, load_study, read_config
 from replay.pivot_text import PivotError, rerun_command, show
-from replay.provenance import ROOT
 from replay.storage import StoredFileError
 
 
@@ -23,10 +19,7 @@ def main() -> None:
         parser.add_argument(name, type=int, help="as in the records; position: abs_pos")
     asked = parser.parse_args()
     try:
-        catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
-        given = yaml.safe_load(Path(asked.configfile).read_text(encoding="utf-8"))
-        own = {name: catalog[name] | given.get(name, {}) for name in ("models", "datasets")}
-        config = catalog | given | own
+        config = read_config(asked.configfile)
         key = asked.problem, asked.rollout, asked.position
         print(show(config, asked.configuration, key))
         study = load_study(config)

@@ -20,6 +20,7 @@ from replay.protocol import CATALOGUE, PASSES, Pass
 from replay.storage import digest
 
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
+CATALOG_PATH = Path(__file__).parents[3] / "config" / "catalog.yaml"
 # Sections that hold for every configuration unless it overrides them.
 SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
 # Single values that do.
@@ -323,6 +324,31 @@ class Study:
     def shards(self) -> list[str]:
         count = 0 if self.is_published else self.config["shards"]
         return [f"{i}-of-{count}" for i in range(count)]
+
+
+def read_config(path: Path | str) -> dict:
+    """A configuration file over the catalog, as `--configfile` gives it to the workflow.
+
+    Raises OSError when it cannot be read, ConfigError when it is no YAML or JSON with keys.
+    """
+    from snakemake.common.configfile import load_configfile
+    from snakemake.exceptions import WorkflowError
+
+    try:
+        own = load_configfile(str(path))
+    except WorkflowError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return with_catalog(own)
+
+
+def with_catalog(own: dict) -> dict:
+    """A configuration over the catalog, joined key by key to any depth."""
+    from snakemake.common.configfile import load_configfile
+    from snakemake.utils import update_config
+
+    config = load_configfile(CATALOG_PATH)
+    update_config(config, own)
+    return config
 
 
 def load_study(config: dict) -> Study:
