@@ -8,10 +8,14 @@ import pytest
 
 from replay.analysis import analyze
 from replay.config import load_study, read_config
+from replay.controls import controls
+from replay.controls_table import write_controls
 from replay.tables import table1, with_verdicts, write_table
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "data" / "h200"
+CPU = ROOT / "docs" / "data" / "cpu"
+PAGE = ROOT / "docs" / "measurements.md"
 
 
 def records(path):
@@ -34,10 +38,22 @@ def test_tables_follow_from_the_records(run, tmp_path):
     csv, markdown = tmp_path / "table1.csv", tmp_path / "table1.md"
     write_table(table1(list(rows(run))), csv, markdown, tmp_path / "table1.tex")
     assert csv.read_text() == (DATA / run / "table1.csv").read_text()
-    page = (ROOT / "docs" / "measurements.md").read_text()
+    page = PAGE.read_text()
     for line in markdown.read_text().splitlines()[2:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert f"| {' | '.join([cells[0], *cells[2:7]])} |" in page
+
+
+def test_the_controls_follow_from_their_records(tmp_path):
+    study = load_study(read_config(ROOT / "config" / "controls.yaml"))
+    table = []
+    for row in study.rows:
+        analysis = controls(records(CPU / "controls" / "records" / f"{row['name']}.json.gz"))
+        table.append(row | {"analysis": analysis})
+    csv, markdown = tmp_path / "table2.csv", tmp_path / "table2.md"
+    write_controls(table, csv, markdown, tmp_path / "table2.tex")
+    assert csv.read_text() == (CPU / "controls" / "table2.csv").read_text()
+    assert markdown.read_text() in PAGE.read_text()
 
 
 @pytest.mark.parametrize("run", ["gpu", "gpu-gsm8k"])
@@ -63,7 +79,7 @@ def test_the_arms_of_section_1():
 
 
 def test_the_table_of_section_3():
-    page = (ROOT / "docs" / "measurements.md").read_text()
+    page = PAGE.read_text()
     lines = (DATA / "two-gpus" / "bench.jsonl").read_text().splitlines()
     replays = [line for line in map(json.loads, lines) if "restored_equals_resident" in line]
     assert len(replays) == 3

@@ -155,9 +155,9 @@ def _order(effect: dict) -> str:
     if effect["p"] is None:
         return ""
     return (
-        f"the passes ran in a random order for every problem: per place later a pass differs from"
-        f" exact 1 at {100 * effect['slope']:+z.1f} points of signs more (permutation test over"
-        f" {effect['n_problems']} problems, p = {effect['p']:.2g})."
+        f"the passes ran in a random order for every problem; for each place that a pass ran later,"
+        f" the share of signs that differ from exact 1 changes by {100 * effect['slope']:+z.1f}"
+        f" points (permutation test over {effect['n_problems']} problems, p = {effect['p']:.2g})."
     )
 
 
