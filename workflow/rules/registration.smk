@@ -22,7 +22,8 @@ rule registration:
     input:
         records=per_configuration("records/{configuration}.json"),
         analyses=per_configuration("analysis/{configuration}.json"),
-        engine_jobs=[path for paths in ENGINE_JOBS.values() for path in paths],
+        # Made again whenever an engine job was, of which the sidecars say when it began.
+        grades=measured(per_configuration("grades/{configuration}")),
         lock=LOCK_FILE,
     output:
         f"{RESULTS}/registration.json",
