@@ -1,5 +1,6 @@
 """Configuration, wildcards and helpers; the logic is in workflow/scripts/replay."""
 
+import gc
 import re
 import sys
 from functools import cache
@@ -59,6 +60,10 @@ code_digest = cache(code_digest)
 # The lock of the registration, where there is one: what is measured before it is not registered.
 LOCK_FILE = [str(p) for p in [registration.lock_path(REGISTRATION)] if p.exists()]
 
+# The millions of objects of a large plan stay: to look for garbage among them as often as Python
+# does takes a tenth of the time.
+gc.set_threshold(100_000)
+
 LOCKS = []  # open files: closing one would release it
 
 
@@ -89,42 +94,40 @@ def hold_lock(folder):
         )
 
 
-def configuration_of(wildcards):
-    return STUDY.configurations[wildcards.configuration]
+ENTRIES = {
+    "configuration": STUDY.configurations,
+    "trunk_set": STUDY.trunk_sets,
+    "engine_set": STUDY.engine_sets,
+}
 
 
-def trunk_set_of(wildcards):
-    return STUDY.trunk_sets[wildcards.trunk_set]
-
-
-def engine_set_of(wildcards):
-    return STUDY.engine_sets[wildcards.engine_set]
-
-
-def of_engine(quantity, entries, wildcard):
-    """A quantity of a job's engine: where engines differ in it, that of the entry which the wildcard
-    names. Where they agree it is no function: Snakemake takes long over functions.
+def of(wildcard, quantity):
+    """A quantity of the entry which a job's wildcard names. Where all entries agree in it, it is no
+    function: Snakemake takes long over functions.
     """
-    values = {quantity(entry.engine) for entry in entries.values()}
-    if len(values) == 1:
-        return values.pop()
-    return lambda wildcards: quantity(entries[wildcards[wildcard]].engine)
+    values = {name: quantity(entry) for name, entry in ENTRIES[wildcard].items()}
+    first, *others = values.values()
+    if all(value == first for value in others):
+        return first
+    return lambda wildcards: values[wildcards[wildcard]]
 
 
-def trunks_of(wildcards, shards):
+def of_engine(wildcard, quantity):
+    return of(wildcard, lambda entry: quantity(entry.engine))
+
+
+def trunks_of(configuration, shards):
     """Trunk folders of a configuration's shards, in the order of its cohorts."""
-    trunk_sets = configuration_of(wildcards).trunk_sets
-    return [
-        f"{RESULTS}/trunks/{t.name}/{shard}" for t in trunk_sets for shard in shards
-    ]
+    names = [trunk_set.name for trunk_set in configuration.trunk_sets]
+    return [f"{RESULTS}/trunks/{name}/{shard}" for name in names for shard in shards]
 
 
-def trunk_inputs(wildcards):
-    return trunks_of(wildcards, [wildcards.shard])
+def trunk_inputs(configuration):
+    return trunks_of(configuration, ["{shard}"])
 
 
-def all_trunks(wildcards):
-    return trunks_of(wildcards, STUDY.shards)
+def all_trunks(configuration):
+    return trunks_of(configuration, STUDY.shards)
 
 
 def measured(source):
@@ -132,12 +135,12 @@ def measured(source):
     return [] if STUDY.is_published else source
 
 
-def dataset_of(wildcards):
-    return f"resources/datasets/{configuration_of(wildcards).dataset}.jsonl"
+def dataset_of(entry):
+    return f"resources/datasets/{entry.dataset}.jsonl"
 
 
-def model_of(wildcards):
-    return f"resources/models/{configuration_of(wildcards).model}"
+def model_of(entry):
+    return f"resources/models/{entry.model}"
 
 
 def local_source(entry):

@@ -7,8 +7,8 @@ localrules:
 
 rule check_invariance:
     input:
-        dataset=lambda wildcards: f"resources/datasets/{engine_set_of(wildcards).dataset}.jsonl",
-        model=lambda wildcards: f"resources/models/{engine_set_of(wildcards).model}",
+        dataset=of("engine_set", dataset_of),
+        model=of("engine_set", model_of),
     output:
         f"{RESULTS}/invariance/{{engine_set}}.json",
     log:
@@ -16,18 +16,21 @@ rule check_invariance:
     benchmark:
         f"{RESULTS}/benchmarks/invariance/{{engine_set}}.tsv"
     conda:
-        of_engine(engine_env, STUDY.engine_sets, "engine_set")
-    threads: of_engine(cpus, STUDY.engine_sets, "engine_set")
+        of_engine("engine_set", engine_env)
+    threads: of_engine("engine_set", cpus)
     resources:
-        gpu=of_engine(gpus, STUDY.engine_sets, "engine_set"),
-        cpu_engine=of_engine(cpu_engines, STUDY.engine_sets, "engine_set"),
-        mem_mb=of_engine(memory_mb, STUDY.engine_sets, "engine_set"),
+        gpu=of_engine("engine_set", gpus),
+        cpu_engine=of_engine("engine_set", cpu_engines),
+        mem_mb=of_engine("engine_set", memory_mb),
         runtime=ENGINE_MINUTES,
     params:
-        job=lambda wildcards: {
-            "settings": engine_set_of(wildcards).settings,
-            "code": code_digest("check_invariance"),
-        },
+        job=of(
+            "engine_set",
+            lambda e: {
+                "settings": e.settings,
+                "code": code_digest("check_invariance"),
+            },
+        ),
     script:
         "../scripts/check_invariance.py"
 

@@ -3,8 +3,8 @@
 
 rule passes:
     input:
-        trunks=trunk_inputs,
-        model=model_of,
+        trunks=of("configuration", trunk_inputs),
+        model=of("configuration", model_of),
     output:
         directory(f"{RESULTS}/passes/{{configuration}}/{{shard}}"),
     log:
@@ -12,20 +12,23 @@ rule passes:
     benchmark:
         f"{RESULTS}/benchmarks/passes/{{configuration}}/{{shard}}.tsv"
     conda:
-        of_engine(engine_env, STUDY.configurations, "configuration")
-    threads: of_engine(cpus, STUDY.configurations, "configuration")
+        of_engine("configuration", engine_env)
+    threads: of_engine("configuration", cpus)
     resources:
-        gpu=of_engine(gpus, STUDY.configurations, "configuration"),
-        cpu_engine=of_engine(cpu_engines, STUDY.configurations, "configuration"),
-        mem_mb=of_engine(memory_mb, STUDY.configurations, "configuration"),
+        gpu=of_engine("configuration", gpus),
+        cpu_engine=of_engine("configuration", cpu_engines),
+        mem_mb=of_engine("configuration", memory_mb),
         runtime=ENGINE_MINUTES,
     params:
-        job=lambda wildcards: {
-            "cohorts": configuration_of(wildcards).cohorts,
-            "settings": configuration_of(wildcards).select(
-                "engine", "pivots", "continuations", "passes", "pass_order"
-            ),
-            "code": code_digest("passes"),
-        },
+        job=of(
+            "configuration",
+            lambda c: {
+                "cohorts": c.cohorts,
+                "settings": c.select(
+                    "engine", "pivots", "continuations", "passes", "pass_order"
+                ),
+                "code": code_digest("passes"),
+            },
+        ),
     script:
         "../scripts/passes.py"

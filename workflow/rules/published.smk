@@ -31,10 +31,12 @@ if STUDY.config["published"]["download"]:
 
 rule published_records:
     input:
-        lambda wildcards: [
-            str(published.source(STUDY.config["published"], file))
-            for file in configuration_of(wildcards).files
-        ],
+        of(
+            "configuration",
+            lambda c: [
+                str(published.source(STUDY.config["published"], f)) for f in c.files
+            ],
+        ),
     output:
         f"{RESULTS}/records/{{configuration}}.json",
     log:
@@ -42,13 +44,17 @@ rule published_records:
     conda:
         "../../envs/analysis.yaml"
     params:
-        job=lambda wildcards: {
-            "sha256": [
-                STUDY.config["paper"]["records"][file]["sha256"]
-                for file in configuration_of(wildcards).files
-            ],
-            "code": code_digest("published_records", data=(published.SCHEMA_PATH,)),
-        },
+        job=of(
+            "configuration",
+            lambda c: {
+                "sha256": [
+                    STUDY.config["paper"]["records"][f]["sha256"] for f in c.files
+                ],
+                "code": code_digest(
+                    "published_records", data=(published.SCHEMA_PATH,)
+                ),
+            },
+        ),
     script:
         "../scripts/published_records.py"
 

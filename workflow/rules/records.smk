@@ -3,10 +3,10 @@
 
 rule grade:
     input:
-        trunks=all_trunks,
+        trunks=of("configuration", all_trunks),
         passes=per_shard("passes/{configuration}/{shard}"),
-        dataset=dataset_of,
-        model=model_of,
+        dataset=of("configuration", dataset_of),
+        model=of("configuration", model_of),
     output:
         directory(f"{RESULTS}/grades/{{configuration}}"),
     log:
@@ -17,10 +17,10 @@ rule grade:
         mem_mb=4000,
         runtime=60,
     params:
-        job=lambda wildcards: {
-            **configuration_of(wildcards).select("grading", "passes"),
-            "code": code_digest("grade"),
-        },
+        job=of(
+            "configuration",
+            lambda c: c.select("grading", "passes") | {"code": code_digest("grade")},
+        ),
     script:
         "../scripts/grade.py"
 
@@ -39,9 +39,12 @@ rule records:
         mem_mb=4000,
         runtime=60,
     params:
-        job=lambda wildcards: {
-            "settings": configuration_of(wildcards).published_settings,
-            "code": code_digest("records"),
-        },
+        job=of(
+            "configuration",
+            lambda c: {
+                "settings": c.published_settings,
+                "code": code_digest("records"),
+            },
+        ),
     script:
         "../scripts/records.py"

@@ -82,11 +82,11 @@ rule figures:
 rule browser:
     input:
         records=f"{RESULTS}/records/{{configuration}}.json",
-        trunks=measured(all_trunks),
-        passes=measured(per_shard("passes/{configuration}/{shard}")),
+        trunks=of("configuration", all_trunks),
+        passes=per_shard("passes/{configuration}/{shard}"),
         grades=measured(f"{RESULTS}/grades/{{configuration}}"),
-        dataset=measured(dataset_of),
-        model=measured(model_of),
+        dataset=[] if STUDY.is_published else of("configuration", dataset_of),
+        model=[] if STUDY.is_published else of("configuration", model_of),
     output:
         f"{RESULTS}/browser/{{configuration}}.json",
     log:

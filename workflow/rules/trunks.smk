@@ -3,8 +3,8 @@
 
 rule screen:
     input:
-        dataset=lambda wildcards: f"resources/datasets/{trunk_set_of(wildcards).dataset}.jsonl",
-        model=lambda wildcards: f"resources/models/{trunk_set_of(wildcards).model}",
+        dataset=of("trunk_set", dataset_of),
+        model=of("trunk_set", model_of),
     output:
         cohort=f"{RESULTS}/screen/{{trunk_set}}/cohort.json",
         scan=directory(f"{RESULTS}/screen/{{trunk_set}}/scan"),
@@ -13,19 +13,22 @@ rule screen:
     benchmark:
         f"{RESULTS}/benchmarks/screen/{{trunk_set}}.tsv"
     conda:
-        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
-    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
+        of_engine("trunk_set", engine_env)
+    threads: of_engine("trunk_set", cpus)
     resources:
-        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
-        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
-        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
+        gpu=of_engine("trunk_set", gpus),
+        cpu_engine=of_engine("trunk_set", cpu_engines),
+        mem_mb=of_engine("trunk_set", memory_mb),
         runtime=ENGINE_MINUTES,
     params:
-        job=lambda wildcards: {
-            "cohort": trunk_set_of(wildcards).cohort.name,
-            "settings": trunk_set_of(wildcards).settings,
-            "code": code_digest("screen"),
-        },
+        job=of(
+            "trunk_set",
+            lambda t: {
+                "cohort": t.cohort.name,
+                "settings": t.settings,
+                "code": code_digest("screen"),
+            },
+        ),
     script:
         "../scripts/screen.py"
 
@@ -34,8 +37,8 @@ rule trunks:
     input:
         cohort=f"{RESULTS}/screen/{{trunk_set}}/cohort.json",
         scan=f"{RESULTS}/screen/{{trunk_set}}/scan",
-        dataset=lambda wildcards: f"resources/datasets/{trunk_set_of(wildcards).dataset}.jsonl",
-        model=lambda wildcards: f"resources/models/{trunk_set_of(wildcards).model}",
+        dataset=of("trunk_set", dataset_of),
+        model=of("trunk_set", model_of),
     output:
         directory(f"{RESULTS}/trunks/{{trunk_set}}/{{shard}}"),
     log:
@@ -43,17 +46,17 @@ rule trunks:
     benchmark:
         f"{RESULTS}/benchmarks/trunks/{{trunk_set}}/{{shard}}.tsv"
     conda:
-        of_engine(engine_env, STUDY.trunk_sets, "trunk_set")
-    threads: of_engine(cpus, STUDY.trunk_sets, "trunk_set")
+        of_engine("trunk_set", engine_env)
+    threads: of_engine("trunk_set", cpus)
     resources:
-        gpu=of_engine(gpus, STUDY.trunk_sets, "trunk_set"),
-        cpu_engine=of_engine(cpu_engines, STUDY.trunk_sets, "trunk_set"),
-        mem_mb=of_engine(memory_mb, STUDY.trunk_sets, "trunk_set"),
+        gpu=of_engine("trunk_set", gpus),
+        cpu_engine=of_engine("trunk_set", cpu_engines),
+        mem_mb=of_engine("trunk_set", memory_mb),
         runtime=ENGINE_MINUTES,
     params:
-        job=lambda wildcards: {
-            "settings": trunk_set_of(wildcards).settings,
-            "code": code_digest("trunks"),
-        },
+        job=of(
+            "trunk_set",
+            lambda t: {"settings": t.settings, "code": code_digest("trunks")},
+        ),
     script:
         "../scripts/trunks.py"
