@@ -167,6 +167,13 @@ def test_nothing_is_wider_than_the_window(browser, page, width, dark):
     assert browser.problems == []
 
 
+def test_table_2_fits_a_window_of_1100_pixels(browser, page):
+    browser.open(page, width=1100)
+    table = "document.querySelector('#controls .scroll')"
+    assert browser.js(f"{table}.ariaLabel").startswith("Table 2")
+    assert browser.js(f"{table}.scrollWidth") <= browser.js(f"{table}.clientWidth")
+
+
 def test_filter_narrows_tables_cohorts_and_browser(tab):
     assert text(tab, "#filter-status") == "2 of 2 configurations shown."
     rows = "#answer tbody th"
