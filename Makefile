@@ -2,6 +2,7 @@
 # make test   set-up where missing, then all tests
 PYTHON ?= python3
 CORES ?= 1
+PLANS = tests/integration/test_plans.py tests/integration/test_profiles.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: setup demo test format lint dry-run unit integration page engine bench lock clean
@@ -24,7 +25,7 @@ demo: setup
 
 # In the order of what fails soonest. What starts no engine runs two at a time; an engine takes all
 # cores. The last asks also whether a second run has nothing to do and goes on after a kill.
-test: setup format lint
+test: setup format lint dry-run
 	$(MAKE) -j2 --output-sync=target unit integration page
 	$(MAKE) engine
 
@@ -38,7 +39,7 @@ lint: format
 	snakemake --lint --configfile config/published.yaml
 
 dry-run: setup
-	python -m pytest -q tests/integration/test_plans.py tests/integration/test_profiles.py
+	python -m pytest -q $(PLANS)
 
 unit: setup
 	python -m pytest tests/unit
@@ -47,7 +48,7 @@ page: setup
 	python -m pytest tests/page
 
 integration: setup
-	python -m pytest tests/integration -m "not engine"
+	python -m pytest tests/integration -m "not engine" $(PLANS:%=--ignore=%)
 
 engine: setup
 	python -m pytest tests/integration -m engine --durations 10

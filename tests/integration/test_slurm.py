@@ -9,8 +9,11 @@ from itertools import pairwise
 
 import pytest
 import slurm_cluster
+import tiny_run
 
 from replay.protocol import PASSES
+
+MAIN = {"main": tiny_run.TINY["configurations"]["main"]}
 
 pytestmark = [
     pytest.mark.slurm,
@@ -39,8 +42,8 @@ def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(finished, clu
     """Two shards on the cluster, the first of which is killed, against one on this machine."""
     output = tmp_path / "snakemake.out"
     command = [
-        sys.executable, "-m", "snakemake", "--workflow-profile", "slurm", "main",
-        "--configfile", str(finished.configure(run="slurm", shards=2)),
+        sys.executable, "-m", "snakemake", "--workflow-profile", "slurm", "all",
+        "--configfile", str(finished.configure(run="slurm", shards=2, configurations=MAIN)),
         "--slurm-status-command", "squeue",  # there is no accounting database
         "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5",
     ]  # fmt: skip
@@ -59,6 +62,7 @@ def test_a_killed_job_resumes_and_records_are_those_of_a_local_run(finished, clu
     log = finished.folder / "results/slurm/logs/passes/main/0-of-2.log"
     assert f"{kept} finished problems are kept" in log.read_text()
     finished.assert_same("slurm", "records/main.json", "analysis/main.json")
+    assert (finished.folder / "results/slurm/report/index.html").is_file()
     for name in PASSES:
         local = lines(finished, f"tiny/passes/main/*/{name}.jsonl")
         assert lines(finished, f"slurm/passes/main/*/{name}.jsonl") == local != [], name
@@ -88,7 +92,7 @@ def test_every_engine_ran_as_a_job_of_its_own_and_alone(cluster):
     completed = Counter(rule for rule, state in cluster.jobs().values() if state == "COMPLETED")
     # Two cohorts, each of which is screened whole and cut into two shards of trunks.
     assert completed == {
-        "screen": 2, "trunks": 4, "passes": 2, "grade": 1, "records": 1, "analyze": 1
+        "screen": 2, "trunks": 4, "passes": 2, "grade": 1, "records": 1, "analyze": 1, "browser": 1
     }  # fmt: skip
     spans = []
     for job, (rule, _state) in cluster.jobs().items():
