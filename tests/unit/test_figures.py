@@ -110,7 +110,7 @@ def test_figure1_counts_and_outlines(drawn):
     assert "3 of 4 (75.0%)" in refeed.get_title()
     assert "0 of 4 (0.0%)" in replica.get_title()
     for ax, occupied in ((refeed, 2), (replica, 0)):
-        empty, full = ax.collections
+        _, empty, full = ax.collections
         assert len(full.get_paths()) == occupied
         # Of 25 cells 2x2 + 2x2 + 1 agree in sign.
         assert len(empty.get_paths()) == 16 - occupied
@@ -312,6 +312,7 @@ def test_draw_all_writes_equal_files_for_equal_input(tmp_path):
         files.append([path.read_bytes() for kind in paths for path in kind])
     assert files[0] == files[1]
     assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in files[0][:5])
+    assert all(b"/Subtype /Image" not in data for data in files[0][:5])
     # 7 inches at 200 dpi; the PNG header holds the width in bytes 16 to 19.
     assert int.from_bytes(files[0][5][16:20], "big") == 1400
 

@@ -51,6 +51,8 @@ COLUMN_GROUPS = 3
 DIGITS = 9  # significant ones in a CSV
 # Width of a digit at 7 pt, and of a panel of figure 1.
 DIGIT_PT, PANEL_PT = 4.6, 200
+# Width of a cell's edge in its own colour: viewers show gaps between cells without one.
+HAIRLINE_PT = 0.3
 # Figure 5: the label, colour, marker and line of each comparison.
 OVERLAPS = {
     "refeed": ("re-feed", RED, "s", "-"),
@@ -127,7 +129,7 @@ def figure1(joint: pd.DataFrame, k: int, title: str, pdf: str | Path, png: str |
         for ax, (p, name) in zip(axes, names.items(), strict=True):
             part = joint[joint["comparison"] == p]
             grid = _grid(part, k)
-            image = _heatmap(ax, grid, k, norm)
+            mesh = _heatmap(ax, grid, k, norm)
             if DIGIT_PT * len(str(largest)) * (2 * k + 1) <= PANEL_PT:
                 _print_counts(ax, grid)
             n, flips = part["pivots"].sum(), part.loc[part["sign_differs"], "pivots"].sum()
@@ -136,9 +138,10 @@ def figure1(joint: pd.DataFrame, k: int, title: str, pdf: str | Path, png: str |
             ax.set_ylabel(rf"$\hat{{A}}_t$ under {name}")
         ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
         bar = fig.colorbar(
-            image, ax=axes, label="pivots (log scale)", pad=0.01, shrink=0.7, aspect=30,
+            mesh, ax=axes, label="pivots (log scale)", pad=0.01, shrink=0.7, aspect=30,
             ticks=[tick for tick in ticks if tick <= norm.vmax], format="{x:.0f}",
         )  # fmt: skip
+        bar.solids.set(rasterized=False, edgecolor="face", linewidth=HAIRLINE_PT)
         bar.minorticks_off()
         note = f"{n} eligible pivot{'' if n == 1 else 's'}; red outline = signs differ"
         fig.suptitle(f"{textwrap.fill(title, 90)}\n{note}", fontsize=9)
@@ -154,7 +157,11 @@ def _grid(part: pd.DataFrame, k: int) -> np.ndarray:
 
 
 def _heatmap(ax: Axes, grid: np.ndarray, k: int, norm: LogNorm):
-    image = ax.imshow(np.ma.masked_equal(grid, 0), origin="lower", cmap=PALE, norm=norm)
+    places, counts = np.arange(2 * k + 1), np.ma.masked_equal(grid, 0)
+    mesh = ax.pcolormesh(
+        places, places, counts, cmap=PALE, norm=norm, edgecolor="face", linewidth=HAIRLINE_PT
+    )
+    ax.set_aspect("equal")
     sign = np.sign(np.arange(-k, k + 1))
     differ = sign[:, None] != sign[None, :]
     for cells, width in ((differ & (grid == 0), 0.3), (differ & (grid > 0), 1.1)):
@@ -167,7 +174,7 @@ def _heatmap(ax: Axes, grid: np.ndarray, k: int, norm: LogNorm):
     ax.set_yticks(ticks, labels)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    return image
+    return mesh
 
 
 def _print_counts(ax: Axes, grid: np.ndarray) -> None:
