@@ -1,5 +1,7 @@
 """What tests share: the small real model, and where the reference material lies."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,26 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the reference material is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(params=[r"[twocolumn]{article}\textwidth=7in", r"{article}\textwidth=5.5in"])
+def typeset(request, tmp_path):
+    """What pdflatex says of a document with one file of tables, in two columns and in one."""
+    if not shutil.which("pdflatex"):
+        pytest.skip("pdflatex is not installed")
+
+    def log(file: Path) -> str:
+        (tmp_path / "document.tex").write_text(
+            rf"\documentclass{request.param}"
+            r"\usepackage{booktabs}\usepackage{tabularx}\usepackage[T1]{fontenc}"
+            rf"\begin{{document}}\input{{{file}}}\end{{document}}"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "document.tex"]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-2000:]
+        return result.stdout
+
+    return log
 
 
 @pytest.fixture(scope="session")

@@ -142,6 +142,22 @@ def test_table2_and_its_files(hand, tmp_path):
     assert r"\label{tab:controls}" in latex and latex.count(r"\\") == 3
 
 
+LONG = "Batch-invariant, FlashAttention 3"
+
+
+def test_latex_of_table2_compiles_and_is_not_too_wide(hand, typeset, tmp_path):
+    without = controls({"config": {"k": 2}, "per_problem": [{"problem_id": 0}], "pivots": []})
+    rows = [
+        row(hand, LONG, invariance="not invariant: prefill"),
+        row(hand, r"50% & #1, $x_1$ {~^\}"),
+        row(without, "[serial]"),
+    ]
+    paths = [tmp_path / f"table2.{kind}" for kind in ("csv", "md", "tex")]
+    write_controls(rows, *paths)
+    assert NOT_APPLICABLE in paths[1].read_text() and " n/a " in paths[2].read_text()
+    assert "Overfull" not in typeset(paths[2])
+
+
 def planted(effect, problems=30, seed=1):
     """Rates of four passes in random places, with this much more a place, and noise."""
     rng = np.random.default_rng(seed)

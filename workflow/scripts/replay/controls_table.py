@@ -33,7 +33,8 @@ CAPTION = (
     "Why re-feeding changes estimates: percent of the n pivots with a nonzero estimate in any pass"
     " whose sign differs, with 95% intervals over problems. Recomputed state: exact 1 against the"
     " same cache hits on prefilled state; batch dynamics: that against re-feed. The shares are of"
-    " the sign changes under re-feed; what the parts sum to above the total is in points."
+    " the sign changes under re-feed; what the parts sum to above the total is in points. n/a: not"
+    " applicable, because a pass was not run."
 )
 
 
@@ -118,4 +119,6 @@ def write_controls(rows: list[dict], csv: str | Path, markdown: str | Path, late
     write_text(csv, table2(rows).round(CSV_DECIMALS).to_csv(index=False))
     text = printed2(rows)
     write_markdown(text, 1, markdown)
-    write_float(text, WRAPPED + "r" + WRAPPED * len(QUANTITIES), CAPTION, "controls", latex)
+    layout = [WRAPPED, "r", *[WRAPPED] * len(QUANTITIES)]
+    narrow = text.replace(NOT_APPLICABLE, "n/a")
+    write_float(narrow, layout, CAPTION, "controls", latex, size="scriptsize", gap=3)

@@ -8,7 +8,7 @@ import pandas as pd
 from replay.inference import holm
 from replay.planning import TARGET_JACCARD
 from replay.storage import write_text
-from replay.tables import UNDEFINED, number, write_printed
+from replay.tables import UNDEFINED, WRAPPED, number, write_float, write_markdown
 
 COLUMNS = [
     "configuration",
@@ -44,6 +44,12 @@ NAMES = {
     "detectable_excess_pp": ("Detectable excess (pp)", ".1f"),
     "k_needed": (f"K for a Jaccard of {TARGET_JACCARD}", ".0f"),
 }
+
+CAPTION = (
+    "Statistics of every configuration. Brackets hold 95% intervals over problems, or why there is"
+    " none; a pair of values is of re-feed / replica, and Jaccard overlaps are with exact pass 1."
+)
+LATEX_COLUMNS = 3  # configurations whose intervals fit beside one another into 5.5 inches
 
 
 def statistics_table(rows: list[dict]) -> pd.DataFrame:
@@ -203,4 +209,6 @@ def write_statistics(
     table = statistics_table(rows)
     write_text(csv, table.to_csv(index=False, float_format=CSV_FORMAT))
     text = printed_statistics(table, {row["name"]: row["label"] for row in rows})
-    write_printed(text, 1, markdown, latex)
+    write_markdown(text, 1, markdown)
+    layout = ["l", *[WRAPPED] * len(rows)]
+    write_float(text, layout, CAPTION, "statistics", latex, size="scriptsize", most=LATEX_COLUMNS)

@@ -29,13 +29,22 @@ CAPTION = (
     " parentheses; excess: percentage points; t: paired over problems; z: McNemar's, over pivots."
 )
 FLOAT = r"""\begin{{table*}}
-\centering\small\setlength{{\tabcolsep}}{{4pt}}
+\centering\{size}\setlength{{\tabcolsep}}{{{gap}pt}}
 \caption{{{caption}}}
 \label{{tab:{label}}}
 {body}\end{{table*}}
 """
-
-WRAPPED = r">{\raggedright\arraybackslash}X"  # a LaTeX column whose text wraps
+NEEDS = r"% needs \usepackage{booktabs}, \usepackage{tabularx} and \usepackage[T1]{fontenc}"
+# A LaTeX column whose text wraps. TeX hyphenates a cell's first word only after a space.
+WRAPPED = r">{\raggedright\arraybackslash\hspace{0pt}}X"
+SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
 
 
 def excess_pp(analysis: dict) -> float | None:
@@ -133,30 +142,40 @@ def write_table(
     write_text(csv, table.round(CSV_DECIMALS).to_csv(index=False))
     text = printed(table)
     write_markdown(text, 2, markdown, notes)
-    layout = WRAPPED * 2 + "r" * (len(text.columns) - 2)
+    layout = [WRAPPED] * 2 + ["r"] * (len(text.columns) - 2)
     write_float(text, layout, CAPTION, "sign-changes", latex, notes)
 
 
 def write_float(
     text: pd.DataFrame,
-    layout: str,
+    layout: list[str],
     caption: str,
     label: str,
     path: str | Path,
     notes: Iterable[str] = (),
+    size: str = "small",
+    gap: int = 4,
+    most: int | None = None,
 ) -> None:
-    """Write a table of strings as a LaTeX float as wide as the text, with columns of ``layout``."""
-    body = latex_table(text, "@{}" + layout + "@{}")
-    body = body.replace(r"\begin{tabular}", r"\begin{tabularx}{\textwidth}")
-    body = body.replace(r"\end{tabular}", r"\end{tabularx}")
-    write_latex(FLOAT.format(caption=caption, label=label, body=body), ["tabularx"], path, notes)
+    """Write a table of strings as a LaTeX float as wide as the text.
 
-
-def write_printed(text: pd.DataFrame, texts: int, markdown: str | Path, latex: str | Path) -> None:
-    """Write a table of strings as Markdown and LaTeX; its first ``texts`` columns hold text."""
-    write_markdown(text, texts, markdown)
-    layout = "l" * texts + "r" * (len(text.columns) - texts)
-    write_latex(latex_table(text, layout), [], latex)
+    ``layout`` holds LaTeX's type of each column, ``caption`` is plain text, ``size`` names a size
+    of type and ``gap`` is half the space between columns in points. ``notes`` become comments.
+    Where ``most`` is given and the first column is followed by more columns than that, as many
+    floats as it takes share them, and each repeats the first.
+    """
+    count = len(text.columns)
+    step = most or count
+    starts = range(1, max(count, 2), step)
+    floats = []
+    for part, start in enumerate(starts, start=1):
+        columns = [0, *range(start, min(start + step, count))]
+        body = latex_table(text.iloc[:, columns], [layout[column] for column in columns])
+        of = f" Part {part} of {len(starts)}." if len(starts) > 1 else ""
+        name = label if part == 1 else f"{label}-{part}"
+        heading = escaped(caption + of)
+        floats.append(FLOAT.format(size=size, gap=gap, caption=heading, label=name, body=body))
+    write_text(path, "\n".join([NEEDS, *(f"% {note}" for note in notes), *floats]))
 
 
 def write_markdown(
@@ -165,20 +184,19 @@ def write_markdown(
     write_text(path, markdown_table(text, texts) + "".join(f"\n{note}.\n" for note in notes))
 
 
-def write_latex(
-    body: str, packages: list[str], path: str | Path, notes: Iterable[str] = ()
-) -> None:
-    """Write LaTeX under comments that say which packages it needs, and the notes."""
-    names = "".join(rf", \usepackage{{{name}}}" for name in packages)
-    needs = rf"% needs \usepackage{{booktabs}}{names} and \usepackage[T1]{{fontenc}}"
-    write_text(path, "\n".join([needs, *(f"% {note}" for note in notes), body]))
-
-
-def latex_table(text: pd.DataFrame, layout: str) -> str:
-    """A table of strings as a tabular with columns of this ``layout``."""
+def latex_table(text: pd.DataFrame, layout: list[str]) -> str:
+    """A table of strings as a tabularx as wide as the text with columns of this ``layout``."""
     style = text.style.hide(axis="index")
-    style.format(escape="latex").format_index(escape="latex", axis="columns")
-    return style.to_latex(hrules=True, column_format=layout)
+    style.format(escaped).format_index(escaped, axis="columns")
+    columns = r"\textwidth}{@{}" + "".join(layout) + "@{}"
+    return style.to_latex(hrules=True, column_format=columns).replace("{tabular}", "{tabularx}")
+
+
+def escaped(text: str) -> str:
+    """Plain text as LaTeX."""
+    latex = text.translate(SPECIAL)
+    # At the start of a row these would be arguments of what ends the row before.
+    return "{}" + latex if latex.startswith(("[", "*")) else latex
 
 
 def markdown_table(text: pd.DataFrame, texts: int) -> str:
