@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay.config import ConfigError, check_local_sources, load_study, read_config
+from replay.grading import graders_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,9 +217,10 @@ def test_the_grader_reads_the_answers_that_the_dataset_has(config):
     put(config, "grading.grader", "strict")
     with pytest.raises(ConfigError) as error:
         load_study(config)
+    able = ", ".join(graders_of("yes-no"))
     assert str(error.value) == (
         "configurations.main: grading.grader: 'strict' reads number answers, but dataset own has "
-        "yes-no answers (datasets.own.answers), which these read: yes-no"
+        f"yes-no answers (datasets.own.answers), which these read: {able}"
     )
     put(config, "grading.grader", "yes-no")
     put(config, "cohorts.own.screen.grader", "choice")

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import yaml
 
 from replay.config import load_schema
 from replay.config_docs import README, render
@@ -10,6 +11,17 @@ from replay.config_docs import README, render
 
 def test_config_readme_is_made_from_the_schema():
     assert README.read_text(encoding="utf-8") == render(load_schema())
+
+
+def test_the_citation_names_the_pinned_commit_of_the_published_records():
+    root = README.parents[1]
+    citation, catalog = (
+        yaml.safe_load((root / name).read_text(encoding="utf-8"))
+        for name in ("CITATION.cff", "config/catalog.yaml")
+    )
+    (paper,) = citation["references"]
+    assert paper["commit"] == catalog["paper"]["commit"]
+    assert paper["repository-code"].endswith("/" + catalog["paper"]["repository"])
 
 
 def test_every_key_has_a_description():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay import grading
-from replay.config import load_schema
+from replay.config import ConfigError, load_schema, read_config, validate
 from replay.datasets import ANSWERS
 from replay.grading import (
     GRADERS,
@@ -17,6 +16,7 @@ from replay.grading import (
     Grade,
     extract_answer,
     grade,
+    graders_of,
     parse_number,
     register,
 )
@@ -24,6 +24,7 @@ from replay.protocol import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "tests" / "data" / "grading_cases.tsv"
+EXAMPLE = ROOT / "config" / "examples" / "yes-no.yaml"
 SHARED = ROOT.parent / "shared" / "grading" / "cases.tsv"
 REFERENCE_SOLUTIONS = ROOT.parent / "shared" / "gsm8k" / "test.jsonl"
 
@@ -185,35 +186,38 @@ def test_only_a_right_answer_is_rewarded(outcome, reward):
 # The registry
 
 
-def test_registered_graders():
-    facts = {name: (g.answers, g.scope, g.grades_truncated) for name, g in GRADERS.items()}
-    assert facts == {
-        "strict": ("number", "solution", False),
-        "published": ("number", "continuation", True),
-        "choice": ("letter", "solution", False),
-        "yes-no": ("yes-no", "solution", False),
-        "math-verify": ("latex", "solution", False),
-    }
+def test_only_the_published_grader_reads_what_the_paper_s_harness_does():
+    published = GRADERS["published"]
+    assert (published.scope, published.grades_truncated) == ("continuation", True)
+    for name in ("strict", "choice", "yes-no", "math-verify"):
+        assert (GRADERS[name].scope, GRADERS[name].grades_truncated) == ("solution", False)
+
+
+def test_every_kind_of_answers_has_a_grader():
     assert {grader.answers for grader in GRADERS.values()} == set(ANSWERS)
 
 
-def test_the_configuration_takes_every_registered_grader_and_kind_of_answers():
-    definitions = load_schema()["$defs"]
-    assert definitions["grader"]["enum"] == list(GRADERS)
-    assert definitions["answers"]["enum"] == list(ANSWERS)
-
-
 def test_a_new_grader_is_one_function(monkeypatch):
-    monkeypatch.setattr(grading, "GRADERS", dict(GRADERS))
+    numeric = graders_of("number")
+    monkeypatch.setitem(GRADERS, "length", None)  # taken away again after the test
 
     @register("length", scope="continuation", grades_truncated=True)
     def length(text):
         return float(len(text))
 
-    assert grading.GRADERS["length"].extract is length
-    assert grading.graders_of("number") == ["strict", "published", "length"]
+    assert GRADERS["length"].extract is length
+    assert graders_of("number") == [*numeric, "length"]
     assert grade("length", "abc", 3, "length") == Grade("right", 3)
-    assert "length" not in GRADERS
+    schema, config = load_schema.__wrapped__(), read_config(EXAMPLE)
+    validate(config | {"grading": {"grader": "length"}}, schema)
+    with pytest.raises(ConfigError, match="'lenient' is not one of 'strict'.*'length'"):
+        validate(config | {"grading": {"grader": "lenient"}}, schema)
+
+
+def test_a_new_kind_of_answers_is_one_function(monkeypatch):
+    monkeypatch.setitem(ANSWERS, "colour", str)
+    entry = {"source": "local", "path": "own.jsonl", "answers": "colour"}
+    validate(read_config(EXAMPLE) | {"datasets": {"own": entry}}, load_schema.__wrapped__())
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])

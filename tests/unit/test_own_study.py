@@ -1,6 +1,9 @@
 """docs/own-study.md: its example is a valid study, and what it shows is true."""
 
 import re
+import shutil
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -41,12 +44,36 @@ def test_the_table_of_graders_is_the_registry():
     assert table == {kind: grading.graders_of(kind) for kind in ANSWERS}
 
 
-def test_the_grader_that_the_page_shows_is_one_function(monkeypatch):
-    monkeypatch.setattr(grading, "GRADERS", dict(grading.GRADERS))
-    code = textwrap.dedent(re.search(r"(?:^    .*\n)+", PAGE.partition("## Another")[2], re.M)[0])
-    exec(code, {"register": grading.register})
-    assert grading.grade("last-word", "So it is: no.", "no", "stop").outcome == "right"
-    assert grading.grade("last-word", "", "no", "stop").outcome == "unparsed"
+def test_the_guide_to_a_new_grader_holds(tmp_path):
+    """Its steps in a copy of the project, and the tests that a new grader can break.
+
+    The name is another than the page's, which may have been followed already.
+    """
+    guide = PAGE.partition("## Another grader")[2].replace("last-word", "final-word")
+    grader, test = (textwrap.dedent(c) for c in re.findall(r"^(?: {7}.*\n)+", guide, flags=re.M))
+    for name in ("config", "docs", "tests/unit", "tests/data", "workflow"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    scripts, tests = tmp_path / "workflow" / "scripts", tmp_path / "tests" / "unit"
+
+    def python(*arguments, folder=tmp_path):
+        ran = subprocess.run(
+            [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+    with (scripts / "replay" / "grading.py").open("a") as file:
+        file.write(f"\n\n{grader}")
+    page = tmp_path / "docs" / "own-study.md"
+    page.write_text(re.sub(r"^(\| `yes-no` .*) \|$", r"\1, `final-word` |", PAGE, flags=re.M))
+    python("replay.config_docs", folder=scripts)
+    with (tests / "test_text_graders.py").open("a") as file:
+        file.write(f"\n\n{test}")
+    names = ("grading", "text_graders", "config", "docs", "own_study")
+    assert f"tests/unit/test_{{{','.join(names)}}}.py" in guide
+    concerned = "(grader or answers or schema or last_word) and not guide"
+    files = [f"tests/unit/test_{name}.py" for name in names]
+    python("pytest", "-q", "-p", "no:cacheprovider", "-k", concerned, *files)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Published record files: what is refused, and how the message says so; what is left out."""
 
+import gzip
 import hashlib
 import json
 from copy import deepcopy
@@ -25,6 +26,7 @@ from replay.published import (
 
 ROOT = Path(__file__).parents[2]
 PAPER = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))["paper"]
+OWN = ROOT / "docs" / "data" / "h200" / "gpu" / "records"
 SETTINGS = {
     "model": "Some/Model", "problems": 2, "rollouts": 8, "temperature": 0.7, "top_p": 0.95, "k": 4,
     "margin_lt": 1.0, "boundary_slack": 2, "max_pivots_per_rollout": 5, "max_trunk_tokens": 512,
@@ -77,6 +79,7 @@ def test_valid_file(tmp_path):
 def test_the_first_campaign_lacks_the_cache_fields(tmp_path):
     value = content(pivot(1, 16, instrumented=False), pivot(2, 16, instrumented=False))
     del value["config"]["scan_start"]
+    value["config"]["model"] = "hkust-nlp/Qwen-2.5-7B-SimpleRL-Zoo"
     sha256 = save(tmp_path / "r.json", value)
     assert read(tmp_path / "r.json", sha256, instrumented=False) == value
     with pytest.raises(PublishedError, match=r"record 0 \(.*\): 'cache_ok_exact1' is missing"):
@@ -293,6 +296,91 @@ def test_pooled_files_share_their_settings(tmp_path):
     message = r"primary\.json and campaign2_screened\.json: config\.top_p is 0\.95 and 1\.0"
     with pytest.raises(PublishedError, match=message):
         pooled("main", [str(tmp_path / f"{name}.json") for name in files], sums)
+
+
+def own(folder, name, as_file, **settings):
+    """Records that this workflow wrote, under the name of a published file; its path and sha256."""
+    path = folder / f"{as_file}.json"
+    value = json.loads(gzip.decompress((OWN / f"{name}.json.gz").read_bytes()))
+    value["config"] |= settings
+    return str(path), save(path, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("k8", {"campaign2_k8": "k8"}),
+        ("greedy", {"campaign1_temp0": "greedy"}),
+        ("batchinv", {"campaign2_batchinv": "batch-invariant"}),
+        ("main", {"campaign2_primary": "main", "campaign2_screened": "main"}),
+    ],
+)
+def test_own_records_stand_in_for_published_ones(tmp_path, name, files):
+    cohorts = [{"cohorts": {"c": {"start": start}}, "problems": 2} for start in range(len(files))]
+    given = [own(tmp_path, f, n, **c) for (n, f), c in zip(files.items(), cohorts, strict=True)]
+    result = pooled(name, *map(list, zip(*given, strict=True)))
+    record = json.loads(Path(given[0][0]).read_text())
+    assert analyze(result["pivots"], result["config"]["k"]) == \
+        analyze(record["pivots"], record["config"]["k"])  # fmt: skip
+    assert result["config"].get("passes") == record["config"].get("passes")
+    study = load_study({"run": "p", "published": settings(tmp_path), "paper": PAPER})
+    (row,) = study.rows
+    assert (row["name"], row["model"]) == (name, "smollm2-135m")
+
+
+def test_own_and_published_records_of_one_model_are_pooled(tmp_path):
+    path, sha256 = own(
+        tmp_path,
+        "main",
+        "campaign2_primary",
+        model="Qwen/Qwen2.5-7B-Instruct",
+        max_trunk_tokens=512,
+    )
+    config = json.loads(Path(path).read_text())["config"]
+    shared = {name: config[name] for name in SETTINGS if name in config}
+    other = content(pivot(9001, 16), pivot(9002, 16), **shared)
+    sums = [sha256, save(tmp_path / "campaign2_screened.json", other)]
+    result = pooled("main", [path, str(tmp_path / "campaign2_screened.json")], sums)
+    assert {9001, 9002} < {record["problem_id"] for record in result["pivots"]}
+    # The published file has the three passes of the paper alone.
+    assert "passes" not in result["config"] and "pass_order" not in result["config"]
+    study = load_study({"run": "p", "published": settings(tmp_path), "paper": PAPER})
+    assert study.rows[0]["model"] == "Qwen2.5-7B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "changed", "message"),
+    [
+        ("k8", "main", {}, "config.k is 4, but configuration k8, 'K=8', has 8"),
+        ("batchinv", "main", {}, "config.numerics is stock, but .* has batch-invariant"),
+        ("main", "batch-invariant", {}, "config.numerics is batch-invariant, but .* has stock"),
+        ("phi", "main", {}, "config.model is smollm2-135m, but .* has Phi-4-mini-instruct"),
+        ("grpo", "main", {}, "config.model is smollm2-135m, but .* has SimpleRL-Zoo-7B"),
+        ("phi", "main", {"model": "phi-4-mini-instruct"}, None),
+        ("grpo", "main", {"model": "qwen2.5-7b-simplerl-zoo"}, None),
+    ],
+)
+def test_records_that_are_not_what_the_label_says_are_refused(
+    tmp_path, name, file, changed, message
+):
+    given = [own(tmp_path, file, n, **changed) for n in CONFIGURATIONS[name].files]
+    files, sums = map(list, zip(*given, strict=True))
+    if message is None:
+        assert pooled(name, files, sums)["pivots"]
+    else:
+        with pytest.raises(PublishedError, match=rf"{files[0]}: {message}"):
+            pooled(name, files, sums)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_the_published_files_state_is_what_the_labels_say(shared, name):
+    files = [shared / "published" / f"{file}.json" for file in CONFIGURATIONS[name].files]
+    if not all(file.is_file() for file in files):
+        pytest.skip(f"{name}: a file is not among the reference material")
+    sums = [PAPER["records"][file.stem]["sha256"] for file in files]
+    assert pooled(name, list(map(str, files)), sums)["pivots"]
+    present, _ = resolve(settings(shared / "published"))
+    assert present[name] == CONFIGURATIONS[name]
 
 
 def test_greedy_continuations_have_a_temperature_of_their_own(tmp_path):

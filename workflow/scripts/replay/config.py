@@ -14,7 +14,7 @@ import jsonschema
 import yaml
 
 from replay import published
-from replay.datasets import DatasetError, answer_kind, canonical
+from replay.datasets import ANSWERS, DatasetError, answer_kind, canonical
 from replay.grading import GRADERS, graders_of
 from replay.protocol import CATALOGUE, PASSES, Pass
 from replay.storage import digest
@@ -45,7 +45,11 @@ class ConfigError(ValueError):
 
 @cache
 def load_schema() -> dict:
-    return yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
+    """The schema of configurations, with the graders and kinds of answers that are registered."""
+    schema = yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
+    schema["$defs"]["grader"]["enum"] = list(GRADERS)
+    schema["$defs"]["answers"]["enum"] = list(ANSWERS)
+    return schema
 
 
 def validate(config: dict, schema: dict) -> None:

@@ -8,9 +8,10 @@ import hashlib
 import http.client
 import json
 import math
+import re
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ INSTRUMENTED = (*(f"cache_ok_{p}" for p in EXACT), *(f"greedy_first_{p}" for p i
 FIRST_CAMPAIGN = "campaign1_"
 # Settings that say which problems a file holds; files of one configuration share all others.
 COHORT = ("problems", "screen_mixed", "scan_start", "scan_limit")
+# The same in the records that this workflow writes.
+OWN_COHORT = ("configuration", "cohorts")
+# Settings that only those records state.
+OWN = ("numerics", "passes", "pass_order", "sections")
 
 
 def _is_finite(_checker: jsonschema.TypeChecker, value: Any) -> bool:
@@ -53,10 +58,13 @@ class PublishedConfiguration:
 
     name: str
     label: str
-    model: str
+    model: str  # as the table prints it
     files: tuple[str, ...]
+    k: int | None = 4  # None where the label says nothing of it
     numerics: str = "stock"
     in_figure3: bool = True
+    checkpoint: str = ""  # as the files name the model, where that is not how the table prints it
+    is_of_one_model: bool = False  # by its label, so that records of another one are refused
     trunk_sets = ()  # its trunks are not published
     engine_set = None  # and it starts no engine
 
@@ -70,15 +78,21 @@ CONFIGURATIONS = {
             "Qwen2.5-7B-Instruct",
             ("campaign2_primary", "campaign2_screened"),
         ),
-        PublishedConfiguration("k8", "K=8", "Qwen2.5-7B-Instruct", ("campaign2_k8",)),
+        PublishedConfiguration("k8", "K=8", "Qwen2.5-7B-Instruct", ("campaign2_k8",), k=8),
         PublishedConfiguration(
-            "k16", "K=16 (10 problems)", "Qwen2.5-7B-Instruct", ("campaign2_k16",), in_figure3=False
+            "k16",
+            "K=16 (10 problems)",
+            "Qwen2.5-7B-Instruct",
+            ("campaign2_k16",),
+            k=16,
+            in_figure3=False,
         ),
         PublishedConfiguration(
             "greedy",
             "Greedy (t=0, K=1; campaign 1)",
             "Qwen2.5-7B-Instruct",
             ("campaign1_temp0",),
+            k=1,
             in_figure3=False,
         ),
         PublishedConfiguration(
@@ -87,15 +101,22 @@ CONFIGURATIONS = {
             "SimpleRL-Zoo-7B",
             ("campaign1_grpo",),
             in_figure3=False,
+            checkpoint="Qwen-2.5-7B-SimpleRL-Zoo",
+            is_of_one_model=True,
         ),
         PublishedConfiguration(
-            "phi", "Phi-4-mini (t=0.7, K=4)", "Phi-4-mini-instruct", ("campaign2_phi",)
+            "phi",
+            "Phi-4-mini (t=0.7, K=4)",
+            "Phi-4-mini-instruct",
+            ("campaign2_phi",),
+            is_of_one_model=True,
         ),
         PublishedConfiguration(
             "batchinv",
             "Batch-invariant kernels",
             "Qwen2.5-7B-Instruct",
             ("campaign2_batchinv",),
+            k=None,
             numerics="batch-invariant",
         ),
     )
@@ -126,13 +147,39 @@ def resolve(settings: dict) -> tuple[dict[str, PublishedConfiguration], dict[str
         c.name: [f"{file}.json" for file in c.files if source(settings, file) is None]
         for c in CONFIGURATIONS.values()
     }
-    present = {c.name: c for c in CONFIGURATIONS.values() if not absent[c.name]}
+    present = {
+        c.name: replace(c, model=printed_model(c, source(settings, c.files[0])))
+        for c in CONFIGURATIONS.values()
+        if not absent[c.name]
+    }
     if not present:
         raise PublishedError(
             "published: no configuration has its record files; set published.download to true, or"
             f" published.records_dir to the folder of {absent['main'][0]} and the others"
         )
     return present, {name: files for name, files in absent.items() if files}
+
+
+def printed_model(configuration: PublishedConfiguration, file: Path) -> str:
+    """The model of Table 1: the paper's name for it, or what own records name instead.
+
+    A file that is still to be downloaded, or is no records file, has the paper's; the job that
+    reads the file says what is wrong with it.
+    """
+    try:
+        model = json.loads(file.read_bytes())["config"]["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return configuration.model
+    return configuration.model if _is_model(configuration, model) else model
+
+
+def _is_model(configuration: PublishedConfiguration, model: str) -> bool:
+    """Whether records' ``model`` is the configuration's; Qwen/Qwen-2.5 and qwen2.5 are one."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[\W_]", "", name.rpartition("/")[2]).lower()
+
+    return plain(model) in map(plain, (configuration.model, configuration.checkpoint))
 
 
 def url(paper: dict, file: str) -> str:
@@ -238,8 +285,9 @@ def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
     """A records file, as this workflow writes them, from the published files of a configuration.
 
     ``files`` are those of ``PublishedConfiguration.files``, with the sha256 that each must have.
-    Pivots that several files hold are taken once, from the first. Raises as ``read`` does, and
-    PublishedError where the files differ in a setting that is not one of COHORT.
+    Records that this workflow wrote may stand in for them. Pivots that several files hold are taken
+    once, from the first. Raises as ``read`` does, and PublishedError where a file is not what the
+    configuration's label says, or where the files differ in another setting than COHORT.
     """
     from replay.analysis import pool
 
@@ -250,6 +298,8 @@ def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
         for n, *pair in zip(names, files, sha256, strict=True)
     }
     settings = {n: content["config"] for n, content in contents.items()}
+    for file, of in zip(files, settings.values(), strict=True):
+        _check_label(configuration, file, of)
     shared = _shared(settings)
     records, _ = pool(*files)
     cohort = {pivot_key(r): n for n in reversed(names) for r in contents[n]["pivots"]}
@@ -271,10 +321,28 @@ def pooled(name: str, files: list[str], sha256: list[str]) -> dict:
     }
 
 
+def _check_label(configuration: PublishedConfiguration, file: str, settings: dict) -> None:
+    """Refuse records whose K, numerics or model is not what the label says of them."""
+    said = {"numerics": configuration.numerics}
+    if configuration.k is not None:
+        said["k"] = configuration.k
+    if configuration.is_of_one_model and not _is_model(configuration, settings["model"]):
+        said["model"] = configuration.model
+    for name, value in said.items():
+        if settings.get(name, value) != value:
+            raise PublishedError(
+                f"{file}: config.{name} is {settings[name]}, but configuration"
+                f" {configuration.name}, {configuration.label!r}, has {value}; name the file after"
+                " a configuration that it fits"
+            )
+
+
 def _shared(settings: dict[str, dict]) -> dict:
     """The settings under which all files of a configuration were recorded."""
+    unstated = {name for name in OWN for of in settings.values() if name not in of}
+    apart = {*COHORT, *OWN_COHORT, *unstated}
     (first, one), *others = (
-        (file, {name: value for name, value in of.items() if name not in COHORT})
+        (file, {name: value for name, value in of.items() if name not in apart})
         for file, of in settings.items()
     )
     for other, of in others:

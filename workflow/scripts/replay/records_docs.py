@@ -23,10 +23,10 @@ One line loads them in pandas,
 and in polars (2.1; `strict=False` since a token stands beside its logprob in one list):
 
     import polars
-    pivots = polars.DataFrame(content["pivots"], strict=False)
+    frame = polars.DataFrame(content["pivots"], strict=False)
 
 The estimates are `A_exact1`, `A_exact2` and `A_refeed`; a pivot is eligible if any is not 0. So the
-first numbers of Table 1 are
+first numbers of Table 1 are, in pandas,
 
     eligible = pivots[(pivots[["A_exact1", "A_exact2", "A_refeed"]] != 0).any(axis=1)]
     sign = eligible[["A_exact1", "A_refeed"]].map(lambda a: (a > 0) - (a < 0))
