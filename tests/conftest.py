@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
+
+# How long an example takes is no property: a busy machine would fail tests.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"

@@ -372,14 +372,14 @@ def with_passes(records, exact1, exact2, refeed):
 
 
 @given(runs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_result_is_json_without_nan(run):
     k, records = run
     json.dumps(analyze(records, k), allow_nan=False)
 
 
 @given(runs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_identical_passes_disagree_nowhere(run):
     k, records = run
     result = analyze(with_passes(records, "exact1", "exact1", "exact1"), k)
@@ -392,7 +392,7 @@ def test_identical_passes_disagree_nowhere(run):
 
 
 @given(runs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_swapping_the_compared_passes_swaps_their_columns(run):
     k, records = run
     one, other = analyze(records, k), analyze(with_passes(records, "exact1", "refeed", "exact2"), k)
@@ -403,7 +403,7 @@ def test_swapping_the_compared_passes_swaps_their_columns(run):
 
 
 @given(runs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_disagreement_is_symmetric(run):
     k, records = run
     one, other = analyze(records, k), analyze(with_passes(records, "refeed", "exact2", "exact1"), k)
@@ -411,7 +411,7 @@ def test_disagreement_is_symmetric(run):
 
 
 @given(runs().flatmap(lambda run: st.tuples(st.just(run), st.permutations(run[1]))))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_order_of_records_does_not_matter(case):
     (k, records), shuffled = case
     assert analyze(shuffled, k) == analyze(records, k)

@@ -158,7 +158,7 @@ def test_a_floor_above_the_refeed_explains_more_than_all():
 
 
 @given(runs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_run_gives_json_with_overlaps_in_range(run):
     k, records = run
     result = beyond(records, k)
@@ -171,7 +171,7 @@ def test_any_run_gives_json_with_overlaps_in_range(run):
 
 
 @given(runs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_identical_passes_have_overlap_one_and_no_p(run):
     k, records = run
     result = beyond(with_passes(records, "exact1", "exact1", "exact1"), k)
@@ -182,7 +182,7 @@ def test_identical_passes_have_overlap_one_and_no_p(run):
 
 
 @given(runs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_swapping_the_compared_passes_swaps_their_statistics(run):
     k, records = run
     one, other = beyond(records, k), beyond(with_passes(records, "exact1", "refeed", "exact2"), k)
@@ -192,7 +192,7 @@ def test_swapping_the_compared_passes_swaps_their_statistics(run):
 
 
 @given(runs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_order_of_records_does_not_matter(run):
     k, records = run
     assert beyond(records[::-1], k) == beyond(records, k)

@@ -85,7 +85,7 @@ def test_rates_that_add_up_are_said_to():
 VALUES = st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 3), *[VALUES] * 5), min_size=1, max_size=12))
 def test_signed_differences_add_and_rates_do_not_sum_to_less(rows):
     records = [five(problem, i, *values) for i, (problem, *values) in enumerate(rows)]

@@ -81,7 +81,7 @@ sums = st.lists(
 
 
 @given(sums)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_interval_lies_in_range_and_repeats(pairs):
     x, d = np.array(pairs).T
     one, other = (ratio_interval(x, d, resamples=500) for _ in range(2))
@@ -94,7 +94,7 @@ def test_interval_lies_in_range_and_repeats(pairs):
 
 
 @given(sums.filter(lambda pairs: len(pairs) >= 10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_interval_of_ten_problems_or_more_holds_the_estimate(pairs):
     """BCa promises this only where the bias correction is moderate, as it is for these sums."""
     result = ratio_interval(*np.array(pairs).T, resamples=1000)
@@ -122,7 +122,7 @@ fractions = st.lists(
 
 
 @given(fractions)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sign_flips_equal_enumeration(values):
     result = sign_flip_test(np.array([float(v) for v in values]))
     assert result["p"] == brute_force(values)
@@ -130,7 +130,7 @@ def test_sign_flips_equal_enumeration(values):
 
 
 @given(fractions, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_tests_depend_on_neither_order_nor_direction(values, random):
     values = [float(v) for v in values]
     shuffled = random.sample(values, len(values))
@@ -205,7 +205,7 @@ def test_holm_by_hand():
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_holm_keeps_the_order_and_never_lowers_a_p(p_values):
     adjusted = holm(p_values)
     pairs = sorted((p, q) for p, q in zip(p_values, adjusted, strict=True) if p is not None)

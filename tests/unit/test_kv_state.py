@@ -175,7 +175,7 @@ def restore(path):
     return worker.read_kv_blocks([2, 5])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_flipped_bit_is_an_error_or_is_without_effect(tmp_path_factory, data):
     """Header and blocks; what the header says of transcripts is compared with them by `plan`."""
@@ -197,7 +197,7 @@ def test_any_flipped_bit_is_an_error_or_is_without_effect(tmp_path_factory, data
         assert same or described != (SEQUENCES, BLOCK_SIZE, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_a_truncated_file_is_named(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("kv") / "kv.safetensors"

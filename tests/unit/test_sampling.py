@@ -31,7 +31,7 @@ def one_by_one(logits, temperature, top_p, seed, position):
     return nucleus[np.argmax(weights[nucleus] / noise[nucleus])]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31 - 1),
     position=st.integers(0, 600),

@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replay import latex
@@ -129,6 +129,7 @@ def test_an_answer_line_precedes_all_else(before, expected, after):
 
 
 @given(st.sampled_from(["choice", "yes-no"]), st.text(max_size=80), st.text(max_size=80))
+@example("choice", "A?", "")
 def test_a_run_on_question_changes_nothing(grader, text, run_on):
     alone = extract_answer(grader, text)
     assert extract_answer(grader, f"{text}\n\nQuestion: {run_on}") == alone

@@ -32,7 +32,7 @@ def test_leading_dimensions_are_kept():
     assert in_fixed_rows(linear, 8)(torch.randn(2, 5, 16), WEIGHT, None).shape == (2, 5, 24)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 60), st.integers(0, 59), st.integers(0, 2**31))
 def test_a_row_does_not_depend_on_the_others(rows, which, seed):
     """Bit for bit, alone or among others, for a product that is only given fixed shapes."""

@@ -289,7 +289,7 @@ _STATES = re.compile(
     r"(?i)\b(?:answers?|(?:correct|right|best) (?:option|choice))\b[^\n.:=]{0,60}?"
     r"(?:\b(?:is|was|be)\b|[:=])"
 )
-_BREAK = re.compile(r"[.!?:](?=\s)|\n")
+_BREAK = re.compile(r"[.!?:](?=\s|\Z)|\n")
 _STANDS_ALONE = re.compile(r"\s*(?:[,.;:!)\]—–]|\Z)")
 
 
