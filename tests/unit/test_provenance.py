@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from replay import provenance
-from replay.audit import audit, damaged_blocks, differences
+from replay.audit import audit, damaged_blocks, differences, unclaimed
 from replay.dag import Job
 from replay.kv_state import block_digests, describe
 from replay.provenance import Sidecar
@@ -122,6 +122,30 @@ def test_a_sidecar_that_was_edited_is_found_by_what_was_made_from_its_files(chai
     sidecar["outputs"][str(target)] = hashlib.sha256(b"2").hexdigest()
     write_json(chain[0].sidecar, sidecar)
     assert states(chain) == {"first": "verified", "second": "stale"}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"began": "2000-01-01T00:00:00.000+00:00"},
+        {"git": {"commit": "0" * 40, "dirty": False}},
+        {"environment": {"VLLM_PLANTED": "1"}},
+        {"sources": {"resources/models/other": {}}},
+    ],
+)
+def test_whatever_is_edited_in_a_sidecar_changes_the_final_sum(chain, edit):
+    before = audit(chain)[1]
+    assert before == audit(chain)[1]
+    write_json(chain[0].sidecar, read_json(chain[0].sidecar) | edit)
+    assert audit(chain)[1] != before
+
+
+def test_a_sidecar_of_no_job_is_named(chain):
+    assert unclaimed(chain) == []
+    stray = chain[0].sidecar.with_name("zz.json")
+    write_json(stray, read_json(chain[0].sidecar))
+    (finding,) = unclaimed(chain)
+    assert finding.what == f"{stray}: is no job's sidecar"
 
 
 def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):

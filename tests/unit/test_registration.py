@@ -123,14 +123,29 @@ def test_a_lock_of_another_registration_does_not_count(locked):
     assert said == "lock: it is of another registration"
 
 
-def test_the_first_of_all_jobs_counts_and_every_one_must_be_known():
-    sidecars = [
-        {"outputs": {"trunks/a": {}}, "began": "2026-01-02"},
-        {"outputs": {"passes/b": {}}, "began": "2026-01-01"},
-    ]
-    assert began(["trunks/a", "passes/b"], sidecars) == "2026-01-01"
-    assert began(["trunks/a", "passes/c"], sidecars) is None
-    assert began([], sidecars) is None
+RUN = "results/run"
+
+
+def engine_job(name, began):
+    """The output of an engine job and its log, with the sidecar that the job left."""
+    output = f"{RUN}/{name}"
+    write_json(f"{RUN}/provenance/{name}.json", {"outputs": {output: {}}, "began": began})
+    return {output: f"{RUN}/logs/{name}.log"}
+
+
+def test_the_first_of_all_jobs_counts_and_every_one_must_be_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs = engine_job("trunks/a", "2026-01-02") | engine_job("passes/b", "2026-01-01")
+    assert began(jobs) == "2026-01-01"
+    assert began(jobs | {f"{RUN}/passes/c": f"{RUN}/logs/passes/c.log"}) is None
+    assert began(jobs | {f"{RUN}/passes/c": f"{RUN}/logs/passes/b.log"}) is None
+    assert began({}) is None
+
+
+def test_a_file_that_is_no_jobs_sidecar_dates_nothing(locked):
+    jobs = engine_job("trunks/a", EARLIER) | engine_job("passes/b", LATER)
+    write_json(f"{RUN}/provenance/zz.json", {"outputs": dict.fromkeys(jobs, {}), "began": LATER})
+    assert began(jobs) == EARLIER
 
 
 @pytest.mark.parametrize(
@@ -160,12 +175,10 @@ def test_a_run_is_assessed_configuration_by_configuration(locked):
         sections = changed("continuations", k=k)
         write_json(f"results/run/records/{name}.json", {"config": {"sections": sections}})
         write_json(f"results/run/analysis/{name}.json", {"common_set": rates})
-        sidecar = {"outputs": {f"results/run/passes/{name}": {}}, "began": LATER}
-        write_json(f"results/run/provenance/passes/{name}.json", sidecar)
     found = assess(
         REGISTRATION,
         str(lock_path(REGISTRATION)),
-        {name: [f"results/run/passes/{name}"] for name in ("main", "k8")},
+        {name: engine_job(f"passes/{name}", LATER) for name in ("main", "k8")},
         [f"results/run/records/{name}.json" for name in ("main", "k8")],
         [f"results/run/analysis/{name}.json" for name in ("main", "k8")],
     )

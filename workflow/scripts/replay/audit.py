@@ -47,7 +47,7 @@ class Stage:
 
 
 def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
-    """The stages, inputs first, and one sum over the outputs of all jobs as they are now."""
+    """The stages, inputs first, and one sum over all outputs and sidecars as they are now."""
     sidecars = {job: _sidecar(job) for job in jobs}
     wrote = {
         path: (job, recorded)
@@ -59,10 +59,18 @@ def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
     present: dict[str, Hashes | None] = {}
     for job, sidecar in sidecars.items():
         now = {path: hashes(path) for path in job.outputs}
-        present |= now
+        present |= now | {str(job.sidecar): hashes(job.sidecar)}
         found.setdefault(job.rule, []).extend(_findings(job, sidecar, now, wrote))
     counts = {rule: sum(job.rule == rule for job in jobs) for rule in found}
     return [Stage(rule, counts[rule], found[rule]) for rule in found], digest(present)
+
+
+def unclaimed(jobs: list[Job]) -> list[Finding]:
+    """Files among the sidecars of these jobs' runs that are none of theirs."""
+    own = {job.sidecar for job in jobs}
+    folders = {Path(*path.parts[:3]) for path in own if path.parts[0] == "results"}
+    files = (file for folder in sorted(folders) for file in sorted(folder.rglob("[!.]*.json")))
+    return [Finding(CHANGED, f"{file}: is no job's sidecar") for file in files if file not in own]
 
 
 def _sidecar(job: Job) -> dict | None:

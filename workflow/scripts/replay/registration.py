@@ -6,13 +6,13 @@ under the lock, or what deviates.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from replay.provenance import ROOT, git_state, now, sidecars
+from replay.provenance import ROOT, git_state, now, sidecar_path
 from replay.storage import StoredFileError, digest, read_json, write_json
 
 PATH = ROOT / "config" / "registration.yaml"
@@ -80,11 +80,18 @@ def read_lock(path: Path) -> dict:
     return content
 
 
-def began(paths: Iterable[str], sidecars: list[dict]) -> str | None:
-    """When the first of the jobs that made these paths began; None unless each is known."""
-    times = {path: sidecar["began"] for sidecar in sidecars for path in sidecar["outputs"]}
-    starts = [times.get(path) for path in paths]
+def began(jobs: dict[str, str]) -> str | None:
+    """When the first of the jobs that made these outputs began; None unless each is known.
+
+    `jobs` maps an output to the log of its job: no sidecar but that job's own is asked.
+    """
+    starts = [_began(output, sidecar_path(log)) for output, log in jobs.items()]
     return min(starts) if starts and None not in starts else None
+
+
+def _began(output: str, path: Path) -> str | None:
+    sidecar = read_json(path) if path.exists() else {}
+    return sidecar["began"] if output in sidecar.get("outputs", {}) else None
 
 
 def statement(
@@ -145,22 +152,21 @@ def stated(name: str, of: dict) -> str:
 def assess(
     registration: dict,
     lock_file: str | None,
-    jobs: dict[str, list[str]],
+    jobs: dict[str, dict[str, str]],
     records: list[str],
     analyses: list[str],
 ) -> dict:
     """`registration.json`: the registration, its lock, and per configuration `state`, `deviations`
     and `verdict`.
 
-    `jobs` maps each configuration to the outputs of its engine jobs; `records` and `analyses` are
+    `jobs` maps each configuration to its engine jobs, log by output; `records` and `analyses` are
     files in the same order.
     """
     found = read_lock(Path(lock_file)) if lock_file else None
-    written = sidecars(Path(records[0]).parts[1])
     statements = {}
-    for (name, paths), record, analysis in zip(jobs.items(), records, analyses, strict=True):
+    for (name, of_engine), record, analysis in zip(jobs.items(), records, analyses, strict=True):
         sections = read_json(record)["config"]["sections"]
-        made = statement(registration, found, sections, began(paths, written))
+        made = statement(registration, found, sections, began(of_engine))
         said = verdict(registration["decision"], read_json(analysis))
         statements[name] = made | {"verdict": said}
     return {
