@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from replay.provenance import ROOT, git_state, now, sidecar_path
-from replay.storage import StoredFileError, digest, read_json, write_json
+from replay.provenance import ROOT, git_state, sidecar_path
+from replay.storage import StoredFileError, digest, now, read_json, write_json
 
 PATH = ROOT / "config" / "registration.yaml"
 FOLDER = Path("registration")
