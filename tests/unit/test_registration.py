@@ -55,7 +55,13 @@ def test_the_registration_holds_the_papers_settings_which_are_the_defaults():
         (lambda r: r["settings"]["continuations"].update(k=8), "its line `digest` says"),
         (lambda r: r["decision"].update(material_above_pct=50), "its line `digest` says"),
         (lambda r: r["decision"].update(material_above_pct=1), "is above"),
-        (lambda r: r.pop("decision"), "it takes settings, decision and digest"),
+        (lambda r: r.pop("decision"), "'decision' is a required property"),
+        (lambda r: r.update(settings={}), "settings: 'trunks' is a required property"),
+        (lambda r: r.update(settings=[1]), "settings: .* is not of type 'object'"),
+        (lambda r: r["settings"]["trunks"].pop("top_p"), "settings.trunks: 'top_p' is a required"),
+        (lambda r: r["settings"]["pivots"].update(margins=1), "settings.pivots: Additional"),
+        (lambda r: r["decision"].update(material_above_pct="5"), "is not of type 'number'"),
+        (lambda r: r["decision"].update(negligible_below_pct=None), "is not of type 'number'"),
     ],
 )
 def test_a_registration_that_was_bent_is_refused(tmp_path, edit, said):
@@ -64,6 +70,15 @@ def test_a_registration_that_was_bent_is_refused(tmp_path, edit, said):
     edit(content)
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(RegistrationError, match=said):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"settings: [", b""])
+def test_a_file_that_is_no_registration_is_one_error(tmp_path, content):
+    path = tmp_path / "registration.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RegistrationError, match=r"^registration\.yaml"):
         load(path)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import yaml
 
 from replay.provenance import ROOT, git_state, sidecar_path
 from replay.storage import StoredFileError, digest, now, read_json, write_json
 
 PATH = ROOT / "config" / "registration.yaml"
+SCHEMA_PATH = ROOT / "workflow" / "schemas" / "registration.schema.yaml"
 FOLDER = Path("registration")
 FORMAT = "registration-lock/1"
 REGISTERED, DEVIATES = "registered", "deviates"
@@ -28,28 +30,38 @@ class RegistrationError(ValueError):
 def load(path: Path = PATH) -> dict:
     """`settings` (sections of a configuration), `decision` and the `digest` over both.
 
-    Raises RegistrationError when the file does not say this, or says another digest.
+    Raises RegistrationError when the file cannot be read, is not of the schema, or says another
+    digest.
     """
     try:
         registration = yaml.safe_load(path.read_text(encoding="utf-8"))
-        settings, decision = registration["settings"], registration["decision"]
-        low, high = decision["negligible_below_pct"], decision["material_above_pct"]
-        written = registration["digest"]
-    except (KeyError, TypeError, yaml.YAMLError) as error:
+        jsonschema.validate(registration, _schema())
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise RegistrationError(f"{path.name}: cannot be read ({error})") from error
+    except jsonschema.ValidationError as error:
+        key = ".".join(map(str, error.absolute_path)) or "the file"
         raise RegistrationError(
-            f"{path.name}: no registration ({error}); it takes settings, decision and digest"
+            f"{path.name}, {key}: {error.message}; it takes what {SCHEMA_PATH.name} says"
         ) from error
-    if not 0 <= low <= high:
+    settings, decision = registration["settings"], registration["decision"]
+    low, high = decision["negligible_below_pct"], decision["material_above_pct"]
+    if not low <= high:
         raise RegistrationError(
             f"{path.name}: decision.negligible_below_pct ({low}) is above"
             f" decision.material_above_pct ({high})"
         )
-    if written != (found := digest({"settings": settings, "decision": decision})):
+    if (written := registration["digest"]) != (
+        found := digest({"settings": settings, "decision": decision})
+    ):
         raise RegistrationError(
             f"{path.name}: what it locks has digest {found}, its line `digest` says {written}; "
             "if the change is meant, write the new digest there: it is another registration"
         )
     return registration
+
+
+def _schema() -> dict:
+    return yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
 
 
 def lock_path(registration: dict) -> Path:
