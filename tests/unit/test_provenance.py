@@ -141,6 +141,16 @@ def test_whatever_is_edited_in_a_sidecar_changes_the_final_sum(chain, edit):
     assert audit(chain)[1] != before
 
 
+def test_a_sidecar_that_dated_the_data_and_was_edited_is_found(chain):
+    first, second = (job.sidecar for job in chain)
+    kept = {str(first): {"began": "2026-01-01", "sha256": provenance.hashes(first)}}
+    write_json(second, read_json(second) | {"engine_sidecars": kept})
+    assert states(chain)["second"] == "verified"
+    write_json(first, read_json(first) | {"began": "9999-01-01"})
+    assert states(chain)["second"] == "stale"
+    assert f"was made from another {first}" in lines(chain)
+
+
 def test_a_sidecar_of_no_job_is_named(chain):
     assert unclaimed(chain) == []
     stray = chain[0].sidecar.with_name("zz.json")

@@ -166,8 +166,12 @@ def engine_jobs(configuration):
     names = [trunk_set.name for trunk_set in configuration.trunk_sets]
     sharded = [f"trunks/{name}" for name in names] + [f"passes/{configuration.name}"]
     jobs = {f"screen/{name}/cohort.json": f"screen/{name}" for name in names}
-    jobs |= {f"{of}/{shard}": f"{of}/{shard}" for of in sharded for shard in STUDY.shards}
-    return {f"{RESULTS}/{path}": f"{RESULTS}/logs/{log}.log" for path, log in jobs.items()}
+    jobs |= {
+        f"{of}/{shard}": f"{of}/{shard}" for of in sharded for shard in STUDY.shards
+    }
+    return {
+        f"{RESULTS}/{path}": f"{RESULTS}/logs/{log}.log" for path, log in jobs.items()
+    }
 
 
 ENGINE_JOBS = {name: engine_jobs(c) for name, c in STUDY.configurations.items()}

@@ -94,6 +94,9 @@ def _findings(
         if found is not None:
             yield from _output_findings(path, sidecar["outputs"].get(path), found)
     yield from _input_findings(job, sidecar["inputs"], wrote)
+    for path, was in sidecar.get("engine_sidecars", {}).items():
+        if hashes(path) != was["sha256"]:
+            yield Finding(STALE, f"{job.outputs[0]} was made from another {path} than there is")
     for change in differences(sidecar["params"], job.params):
         yield Finding(STALE, f"{', '.join(job.outputs[:1])}: {change}")
 

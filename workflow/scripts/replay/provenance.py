@@ -73,17 +73,28 @@ def installed(packages: tuple[str, ...]) -> dict[str, str]:
     return versions
 
 
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit_date(commit: str | None, root: Path = ROOT) -> str | None:
+    """When a commit was made; None where that is not known."""
+    try:
+        shown = _git(root, "show", "-s", "--format=%cI", "--end-of-options", f"{commit}^{{commit}}")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return shown or None
+
+
 def git_state(root: Path = ROOT) -> dict:
     """`commit` and whether the checkout is `dirty`; both None, with a `reason`, without one."""
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root.resolve():
+        if Path(_git(root, "rev-parse", "--show-toplevel")).resolve() != root.resolve():
             return {"commit": None, "dirty": None, "reason": "not a git checkout of its own"}
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        changes = _git(root, "status", "--porcelain")
+        return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": bool(changes)}
     except FileNotFoundError:
         reason = "git is not installed"
     except subprocess.CalledProcessError as error:

@@ -7,19 +7,22 @@ under the lock, or what deviates.
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import yaml
 
-from replay.provenance import ROOT, git_state, sidecar_path
-from replay.storage import StoredFileError, digest, now, read_json, write_json
+from replay.provenance import ROOT, commit_date, git_state, sidecar_path
+from replay.storage import StoredFileError, digest, now, read_json, sha256_file, write_json
 
 PATH = ROOT / "config" / "registration.yaml"
 SCHEMA_PATH = ROOT / "workflow" / "schemas" / "registration.schema.yaml"
 FOLDER = Path("registration")
-FORMAT = "registration-lock/1"
+FORMAT = "registration-lock/2"
+# Rules that make a verdict of data: their code is locked with the settings.
+VERDICT_RULES = ("grade", "records", "analyze", "registration")
 REGISTERED, DEVIATES = "registered", "deviates"
 
 
@@ -68,19 +71,23 @@ def lock_path(registration: dict) -> Path:
     return FOLDER / f"{registration['digest'][:16]}.json"
 
 
-def lock(registration: dict) -> tuple[dict, bool]:
-    """The lock, and whether it is new: one that exists is never written again."""
+def lock(registration: dict, code: dict[str, str]) -> tuple[dict, bool]:
+    """The lock, and whether it is new: one that exists is never written again.
+
+    `code` holds the digest of the code of each of VERDICT_RULES.
+    """
     path = lock_path(registration)
     if path.exists():
         return read_lock(path), False
-    content = {"format": FORMAT, "time": now(), **git_state(), "registration": registration}
+    content = {"format": FORMAT, "time": now(), **git_state()}
+    content |= {"registration": registration, "code": code}
     content["sha256"] = digest(content)
     write_json(path, content)
     return content, True
 
 
 def read_lock(path: Path) -> dict:
-    """A lock that is whole; RegistrationError when it was edited."""
+    """A lock that is whole; RegistrationError when it was edited, or is older than its commit."""
     try:
         content = read_json(path)
         body = {name: value for name, value in content.items() if name != "sha256"}
@@ -89,6 +96,12 @@ def read_lock(path: Path) -> dict:
         intact = False
     if not intact:
         raise RegistrationError(f"{path}: this lock was edited; take the published one")
+    committed = commit_date(content["commit"])
+    if committed and datetime.fromisoformat(content["time"]) < datetime.fromisoformat(committed):
+        raise RegistrationError(
+            f"{path}: it says that it was written at {content['time']}, before its commit was made"
+            f" ({committed}); take the published one"
+        )
     return content
 
 
@@ -106,13 +119,27 @@ def _began(output: str, path: Path) -> str | None:
     return sidecar["began"] if output in sidecar.get("outputs", {}) else None
 
 
+def engine_sidecars(jobs: dict[str, dict[str, str]]) -> dict[str, dict]:
+    """`began` and `sha256` of the sidecars by which the data are dated, for the audit."""
+    paths = {sidecar_path(log) for of_engine in jobs.values() for log in of_engine.values()}
+    return {
+        str(path): {"began": read_json(path)["began"], "sha256": sha256_file(path)}
+        for path in sorted(paths)
+        if path.exists()
+    }
+
+
 def statement(
-    registration: dict, found: dict | None, sections: dict, first: str | None
+    registration: dict,
+    found: dict | None,
+    sections: dict,
+    first: str | None,
+    code: dict[str, str],
 ) -> dict[str, Any]:
     """`state` of one configuration, and its `deviations`.
 
     `found` is the lock or None; `sections` are the settings of its records; `first` is when the
-    first of its engine jobs began, None where that is not known.
+    first of its engine jobs began, None where that is not known; `code` is that of VERDICT_RULES.
     """
     deviations = list(_deviating(registration["settings"], sections))
     if first is None:
@@ -123,7 +150,17 @@ def statement(
         deviations.append("lock: it is of another registration")
     elif first <= found["time"]:
         deviations.append("data: generated before the lock")
+    deviations += _not_as_locked(found, code) if found else []
     return {"state": DEVIATES if deviations else REGISTERED, "deviations": deviations}
+
+
+def _not_as_locked(found: dict, code: dict[str, str]) -> Iterator[str]:
+    """What of the code is not, or cannot be known to be, the lock's."""
+    if found["dirty"]:
+        yield "lock: written from a modified checkout"
+    for rule, digest_now in code.items():
+        if found["code"].get(rule) != digest_now:
+            yield f"code of {rule}: it is not that of the lock"
 
 
 def _deviating(registered: dict, sections: dict) -> Iterator[str]:
@@ -167,18 +204,19 @@ def assess(
     jobs: dict[str, dict[str, str]],
     records: list[str],
     analyses: list[str],
+    code: dict[str, str],
 ) -> dict:
     """`registration.json`: the registration, its lock, and per configuration `state`, `deviations`
     and `verdict`.
 
     `jobs` maps each configuration to its engine jobs, log by output; `records` and `analyses` are
-    files in the same order.
+    files in the same order; `code` is that of VERDICT_RULES now.
     """
     found = read_lock(Path(lock_file)) if lock_file else None
     statements = {}
     for (name, of_engine), record, analysis in zip(jobs.items(), records, analyses, strict=True):
         sections = read_json(record)["config"]["sections"]
-        made = statement(registration, found, sections, began(of_engine))
+        made = statement(registration, found, sections, began(of_engine), code)
         said = verdict(registration["decision"], read_json(analysis))
         statements[name] = made | {"verdict": said}
     return {
