@@ -10,11 +10,8 @@ def main(snakemake):
         registration = job["registration"]
         content, is_new = lock(registration, job["verdict_code"])
         verb = "Locked" if is_new else "Was locked already, and stays as it is:"
-        dirty = (
-            ", of a modified checkout (commit, delete the lock and register again)"
-            if content["dirty"]
-            else ""
-        )
+        remedy = ", of a modified checkout: commit, delete the lock and register again"
+        dirty = remedy if content["dirty"] else ""
         print(
             f"{verb} {lock_path(registration)}, {content['time']}, commit"
             f" {content['commit']}{dirty}\nsha256 {content['sha256']}\nPublish it before the run:"
