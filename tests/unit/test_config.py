@@ -110,7 +110,7 @@ def test_the_longest_names_make_paths_that_every_file_system_takes(config):
     config["configurations"] = {longest: {"cohorts": [longest], "numerics": "batch-invariant"}}
     study = load_study(config | {"model": longest, "run": longest})
     (trunk_set,), (engine_set,) = study.trunk_sets, study.engine_sets
-    assert max(len(f".{name}.json.attempts") for name in (trunk_set, engine_set, longest)) < 255
+    assert max(len(f".{name}.json.partial") for name in (trunk_set, engine_set, longest)) < 255
 
 
 def test_every_fault_is_named_at_once(config):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from replay import provenance
-from replay.audit import audit, damaged_blocks, differences
+from replay import provenance, storage
+from replay.audit import audit, damaged_blocks, differences, unclaimed
 from replay.dag import Job
 from replay.kv_state import block_digests, describe
 from replay.provenance import Sidecar
-from replay.storage import read_json, write_json, write_jsonl, write_text
+from replay.storage import Workspace, read_json, write_json, write_jsonl, write_text
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
@@ -124,6 +125,40 @@ def test_a_sidecar_that_was_edited_is_found_by_what_was_made_from_its_files(chai
     assert states(chain) == {"first": "verified", "second": "stale"}
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"began": "2000-01-01T00:00:00.000+00:00"},
+        {"git": {"commit": "0" * 40, "dirty": False}},
+        {"environment": {"VLLM_PLANTED": "1"}},
+        {"sources": {"resources/models/other": {}}},
+    ],
+)
+def test_whatever_is_edited_in_a_sidecar_changes_the_final_sum(chain, edit):
+    before = audit(chain)[1]
+    assert before == audit(chain)[1]
+    write_json(chain[0].sidecar, read_json(chain[0].sidecar) | edit)
+    assert audit(chain)[1] != before
+
+
+def test_a_sidecar_that_dated_the_data_and_was_edited_is_found(chain):
+    first, second = (job.sidecar for job in chain)
+    kept = {str(first): {"began": "2026-01-01", "sha256": provenance.hashes(first)}}
+    write_json(second, read_json(second) | {"engine_sidecars": kept})
+    assert states(chain)["second"] == "verified"
+    write_json(first, read_json(first) | {"began": "9999-01-01"})
+    assert states(chain)["second"] == "stale"
+    assert f"was made from another {first}" in lines(chain)
+
+
+def test_a_sidecar_of_no_job_is_named(chain):
+    assert unclaimed(chain) == []
+    stray = chain[0].sidecar.with_name("zz.json")
+    write_json(stray, read_json(chain[0].sidecar))
+    (finding,) = unclaimed(chain)
+    assert finding.what == f"{stray}: is no job's sidecar"
+
+
 def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("results/run/folder").mkdir(parents=True)
@@ -147,20 +182,28 @@ def test_a_job_that_failed_leaves_no_sidecar(tmp_path, monkeypatch):
 
 
 def test_work_that_outlives_a_failed_attempt_is_as_old_as_that_attempt(tmp_path, monkeypatch):
+    """Whatever was run between, and whether or not its sidecars are still there."""
     monkeypatch.chdir(tmp_path)
+    times = iter(f"2026-01-0{day}" for day in range(1, 10))
+    for module in (provenance, storage):
+        monkeypatch.setattr(module, "now", lambda: next(times))
 
-    def attempt(k, make):
-        run_job("first", {"k": k}, [], ["results/run/a"], make)
-        return read_json("results/run/provenance/first.json")
+    def attempt(k, fails=False):
+        sidecar = Sidecar("results/run/logs/first.log", "first", {}, {"k": k}, [])
+        workspace = Workspace("results/run/a", {"k": k})
+        if not workspace.has("0.json"):
+            workspace.save("0.json", k)
+        workspace.lock.close()
+        if not fails:
+            write_json("results/run/a", workspace.load("0.json"))
+            sidecar.took_over(workspace.began)
+            sidecar.write(["results/run/a"])
+            return read_json(sidecar.path)
 
-    with pytest.raises(ValueError):
-        attempt(4, fail)
-    sidecar = attempt(4, write)
-    assert len(sidecar["attempts"]) == 2 and sidecar["began"] == sidecar["attempts"][0]
-    assert sidecar["began"] <= sidecar["attempts"][1] <= sidecar["ended"]
-    again = attempt(4, write)  # its pieces may still have been there
-    assert again["attempts"][:2] == sidecar["attempts"] and again["began"] == sidecar["began"]
-    assert len(attempt(8, write)["attempts"]) == 1  # nothing of the other is kept
+    attempt(4, fails=True)
+    assert attempt(8)["began"] == "2026-01-03"
+    shutil.rmtree("results/run/provenance")
+    assert attempt(4)["began"] == "2026-01-02"
 
 
 def test_the_environment_is_what_changes_numbers_and_never_a_secret(tmp_path, monkeypatch):

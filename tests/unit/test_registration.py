@@ -1,16 +1,19 @@
 """What is registered is locked before the data, and nothing else is called registered."""
 
 import copy
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 
 from replay import registration
 from replay.config import load_schema
+from replay.provenance import commit_date, git_state
 from replay.registration import (
     RegistrationError,
     assess,
     began,
+    engine_sidecars,
     load,
     lock,
     lock_path,
@@ -19,10 +22,11 @@ from replay.registration import (
     statement,
     verdict,
 )
-from replay.storage import read_json, write_json
+from replay.storage import read_json, sha256_file, write_json
 
 REGISTRATION = load()
 SECTIONS = copy.deepcopy(REGISTRATION["settings"])
+CODE = {rule: rule[0] * 64 for rule in registration.VERDICT_RULES}
 LATER = "9999-01-01T00:00:00.000+00:00"
 EARLIER = "2000-01-01T00:00:00.000+00:00"
 
@@ -30,7 +34,9 @@ EARLIER = "2000-01-01T00:00:00.000+00:00"
 @pytest.fixture
 def locked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    content, is_new = lock(REGISTRATION)
+    clean = {"commit": "c" * 40, "dirty": False}
+    monkeypatch.setattr(registration, "git_state", lambda: clean)
+    content, is_new = lock(REGISTRATION, CODE)
     assert is_new
     return content
 
@@ -55,7 +61,13 @@ def test_the_registration_holds_the_papers_settings_which_are_the_defaults():
         (lambda r: r["settings"]["continuations"].update(k=8), "its line `digest` says"),
         (lambda r: r["decision"].update(material_above_pct=50), "its line `digest` says"),
         (lambda r: r["decision"].update(material_above_pct=1), "is above"),
-        (lambda r: r.pop("decision"), "it takes settings, decision and digest"),
+        (lambda r: r.pop("decision"), "'decision' is a required property"),
+        (lambda r: r.update(settings={}), "settings: 'trunks' is a required property"),
+        (lambda r: r.update(settings=[1]), "settings: .* is not of type 'object'"),
+        (lambda r: r["settings"]["trunks"].pop("top_p"), "settings.trunks: 'top_p' is a required"),
+        (lambda r: r["settings"]["pivots"].update(margins=1), "settings.pivots: Additional"),
+        (lambda r: r["decision"].update(material_above_pct="5"), "is not of type 'number'"),
+        (lambda r: r["decision"].update(negligible_below_pct=None), "is not of type 'number'"),
     ],
 )
 def test_a_registration_that_was_bent_is_refused(tmp_path, edit, said):
@@ -67,8 +79,17 @@ def test_a_registration_that_was_bent_is_refused(tmp_path, edit, said):
         load(path)
 
 
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"settings: [", b""])
+def test_a_file_that_is_no_registration_is_one_error(tmp_path, content):
+    path = tmp_path / "registration.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RegistrationError, match=r"^registration\.yaml"):
+        load(path)
+
+
 def test_a_lock_is_written_once(locked):
-    again, is_new = lock(REGISTRATION)
+    again, is_new = lock(REGISTRATION, CODE)
     assert not is_new and again == locked
     assert {"time", "commit", "dirty", "sha256", "registration"} <= locked.keys()
 
@@ -82,7 +103,7 @@ def test_an_edited_lock_is_refused(locked, name):
 
 
 def test_registered_takes_the_settings_and_a_lock_before_the_data(locked):
-    assert statement(REGISTRATION, locked, SECTIONS, LATER) == {
+    assert statement(REGISTRATION, locked, SECTIONS, LATER, CODE) == {
         "state": "registered",
         "deviations": [],
     }
@@ -99,38 +120,85 @@ def test_registered_takes_the_settings_and_a_lock_before_the_data(locked):
     ],
 )
 def test_every_setting_that_deviates_is_listed_with_both_values(locked, sections, said):
-    found = statement(REGISTRATION, locked, sections, LATER)
+    found = statement(REGISTRATION, locked, sections, LATER, CODE)
     assert found["state"] == "deviates" and said in found["deviations"][0]
 
 
 def test_settings_that_are_not_locked_may_be_anything(locked):
     sections = SECTIONS | {"engine": {"device": "cpu"}}
     sections["trunks"] = SECTIONS["trunks"] | {"logprobs": 20}
-    assert statement(REGISTRATION, locked, sections, LATER)["state"] == "registered"
+    assert statement(REGISTRATION, locked, sections, LATER, CODE)["state"] == "registered"
 
 
 def test_data_generated_before_the_lock_are_never_registered(locked):
     for first in (EARLIER, locked["time"]):
-        found = statement(REGISTRATION, locked, SECTIONS, first)
+        found = statement(REGISTRATION, locked, SECTIONS, first, CODE)
         assert found == {"state": "deviates", "deviations": ["data: generated before the lock"]}
-    assert statement(REGISTRATION, locked, SECTIONS, None)["state"] == "deviates"
-    assert statement(REGISTRATION, None, SECTIONS, LATER)["state"] == "deviates"
+    assert statement(REGISTRATION, locked, SECTIONS, None, CODE)["state"] == "deviates"
+    assert statement(REGISTRATION, None, SECTIONS, LATER, CODE)["state"] == "deviates"
 
 
 def test_a_lock_of_another_registration_does_not_count(locked):
     other = locked | {"registration": REGISTRATION | {"digest": "0" * 64}}
-    (said,) = statement(REGISTRATION, other, SECTIONS, LATER)["deviations"]
+    (said,) = statement(REGISTRATION, other, SECTIONS, LATER, CODE)["deviations"]
     assert said == "lock: it is of another registration"
 
 
-def test_the_first_of_all_jobs_counts_and_every_one_must_be_known():
-    sidecars = [
-        {"outputs": {"trunks/a": {}}, "began": "2026-01-02"},
-        {"outputs": {"passes/b": {}}, "began": "2026-01-01"},
-    ]
-    assert began(["trunks/a", "passes/b"], sidecars) == "2026-01-01"
-    assert began(["trunks/a", "passes/c"], sidecars) is None
-    assert began([], sidecars) is None
+RUN = "results/run"
+
+
+def engine_job(name, began):
+    """The output of an engine job and its log, with the sidecar that the job left."""
+    output = f"{RUN}/{name}"
+    write_json(f"{RUN}/provenance/{name}.json", {"outputs": {output: {}}, "began": began})
+    return {output: f"{RUN}/logs/{name}.log"}
+
+
+@pytest.mark.parametrize("rule", registration.VERDICT_RULES)
+def test_code_that_is_not_the_locks_deviates(locked, rule):
+    (said,) = statement(REGISTRATION, locked, SECTIONS, LATER, CODE | {rule: "0"})["deviations"]
+    assert said == f"code of {rule}: it is not that of the lock"
+
+
+def test_a_lock_of_a_modified_checkout_deviates(locked):
+    found = statement(REGISTRATION, locked | {"dirty": True}, SECTIONS, LATER, CODE)
+    assert found["deviations"] == ["lock: written from a modified checkout"]
+
+
+def test_a_lock_that_is_older_than_its_commit_is_refused(locked, monkeypatch):
+    monkeypatch.setattr(registration, "commit_date", lambda commit: "2000-01-01T00:00:00+02:00")
+    read_lock(lock_path(REGISTRATION))
+    monkeypatch.setattr(registration, "commit_date", lambda commit: "9999-01-01T00:00:00+02:00")
+    with pytest.raises(RegistrationError, match="before its commit was made"):
+        read_lock(lock_path(REGISTRATION))
+
+
+def test_the_date_of_a_commit_is_gits_where_it_is_known():
+    assert commit_date("0" * 40) is None and commit_date(None) is None
+    if head := git_state()["commit"]:
+        assert datetime.fromisoformat(commit_date(head)) < datetime.now(UTC)
+
+
+def test_the_sidecars_that_dated_the_data_are_kept_for_the_audit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs = {"main": engine_job("passes/b", EARLIER)}
+    path = f"{RUN}/provenance/passes/b.json"
+    assert engine_sidecars(jobs) == {path: {"began": EARLIER, "sha256": sha256_file(path)}}
+
+
+def test_the_first_of_all_jobs_counts_and_every_one_must_be_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs = engine_job("trunks/a", "2026-01-02") | engine_job("passes/b", "2026-01-01")
+    assert began(jobs) == "2026-01-01"
+    assert began(jobs | {f"{RUN}/passes/c": f"{RUN}/logs/passes/c.log"}) is None
+    assert began(jobs | {f"{RUN}/passes/c": f"{RUN}/logs/passes/b.log"}) is None
+    assert began({}) is None
+
+
+def test_a_file_that_is_no_jobs_sidecar_dates_nothing(locked):
+    jobs = engine_job("trunks/a", EARLIER) | engine_job("passes/b", LATER)
+    write_json(f"{RUN}/provenance/zz.json", {"outputs": dict.fromkeys(jobs, {}), "began": LATER})
+    assert began(jobs) == EARLIER
 
 
 @pytest.mark.parametrize(
@@ -160,14 +228,13 @@ def test_a_run_is_assessed_configuration_by_configuration(locked):
         sections = changed("continuations", k=k)
         write_json(f"results/run/records/{name}.json", {"config": {"sections": sections}})
         write_json(f"results/run/analysis/{name}.json", {"common_set": rates})
-        sidecar = {"outputs": {f"results/run/passes/{name}": {}}, "began": LATER}
-        write_json(f"results/run/provenance/passes/{name}.json", sidecar)
     found = assess(
         REGISTRATION,
         str(lock_path(REGISTRATION)),
-        {name: [f"results/run/passes/{name}"] for name in ("main", "k8")},
+        {name: engine_job(f"passes/{name}", LATER) for name in ("main", "k8")},
         [f"results/run/records/{name}.json" for name in ("main", "k8")],
         [f"results/run/analysis/{name}.json" for name in ("main", "k8")],
+        CODE,
     )
     statements = found["configurations"]
     assert {name: of["state"] for name, of in statements.items()} == {

@@ -1,8 +1,13 @@
 """Seeds, resumable prefixes and whose block a rollout resumes. No engine."""
 
+import io
+
 import pytest
 
+from replay import trunks
+from replay.datasets import Problem
 from replay.passes import plan
+from replay.storage import read_json, read_jsonl, seal_folder, write_json, write_text
 from replay.trunks import block_owners, resumable, shard_of, stable_seed
 
 
@@ -62,3 +67,26 @@ def test_requests_come_in_the_published_order(monkeypatch):
     assert alternative.prompt == [*range(15), 100, 101]
     assert first.seed == stable_seed(7, 0, 16, "actual", 0)
     assert [p["borrowed_blocks"] for p in work.pivots] == [0, 1]
+
+
+def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, monkeypatch):
+    scan, dataset, cohort = tmp_path / "scan", tmp_path / "dataset", tmp_path / "cohort.json"
+    write_json(scan / "0.json", {"rows": [{"problem_id": 0}], "engine": {"device": "cpu"}})
+    write_text(scan / "0.safetensors", "state")
+    seal_folder(scan)
+    write_text(dataset, "")
+    write_json(cohort, {"name": "c", "problems": [{"index": 0, "admitted": True}]})
+    monkeypatch.setattr(trunks, "load_tokenizer", lambda model: None)
+    monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
+    monkeypatch.setattr(trunks, "load_problems", lambda *_, **__: [Problem(0, "1 + 1?", 2.0)])
+    monkeypatch.setattr(trunks, "link_state", copy_text)
+    monkeypatch.setattr(trunks.TrunkGenerator, "check_context", lambda *_: None)
+    folder, settings = tmp_path / "trunks", {"dataset": None}
+    trunks.run(settings, "", "0-of-1", cohort, scan, dataset, "", folder, io.StringIO())
+    assert list(read_jsonl(folder / "trunks.jsonl")) == [{"problem_id": 0}]
+    assert read_json(folder / "engine.json") == [{"device": "cpu"}]
+    assert (folder / "kv" / "0.safetensors").read_text() == "state"
+
+
+def copy_text(source, target):
+    write_text(target, source.read_text())

@@ -162,14 +162,16 @@ def per_configuration(pattern):
 
 
 def engine_jobs(configuration):
-    """Outputs of the engine jobs whose data a configuration's records are."""
+    """Log by output of the engine jobs whose data a configuration's records are."""
     names = [trunk_set.name for trunk_set in configuration.trunk_sets]
-    shards = STUDY.shards
-    return [
-        *(f"{RESULTS}/screen/{name}/cohort.json" for name in names),
-        *(f"{RESULTS}/trunks/{name}/{shard}" for name in names for shard in shards),
-        *(f"{RESULTS}/passes/{configuration.name}/{shard}" for shard in shards),
-    ]
+    sharded = [f"trunks/{name}" for name in names] + [f"passes/{configuration.name}"]
+    jobs = {f"screen/{name}/cohort.json": f"screen/{name}" for name in names}
+    jobs |= {
+        f"{of}/{shard}": f"{of}/{shard}" for of in sharded for shard in STUDY.shards
+    }
+    return {
+        f"{RESULTS}/{path}": f"{RESULTS}/logs/{log}.log" for path, log in jobs.items()
+    }
 
 
 ENGINE_JOBS = {name: engine_jobs(c) for name, c in STUDY.configurations.items()}

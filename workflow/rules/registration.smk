@@ -6,6 +6,9 @@ localrules:
     registration,
 
 
+VERDICT_CODE = {rule: code_digest(rule) for rule in registration.VERDICT_RULES}
+
+
 # Without output: Snakemake would make a lock again where a module has changed.
 rule register:
     log:
@@ -13,7 +16,11 @@ rule register:
     conda:
         "../../envs/analysis.yaml"
     params:
-        job={"registration": REGISTRATION, "code": code_digest("register")},
+        job={
+            "registration": REGISTRATION,
+            "verdict_code": VERDICT_CODE,
+            "code": code_digest("register"),
+        },
     script:
         "../scripts/register.py"
 
@@ -35,6 +42,7 @@ rule registration:
         job={
             "registration": REGISTRATION,
             "jobs": ENGINE_JOBS,
+            "verdict_code": VERDICT_CODE,
             "code": code_digest("registration"),
         },
     script:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from replay.audit import VERIFIED, audit
+from replay.audit import VERIFIED, audit, unclaimed
 from replay.dag import jobs
 from replay.job import logged
 
@@ -11,10 +11,13 @@ def main(snakemake):
     with logged(snakemake.log[0]) as console:
         job = snakemake.params.job
         made = [path for path in job["optional"] if Path(path).exists()]
-        stages, total = audit(jobs(snakemake.config, job["targets"] + made))
+        found = jobs(snakemake.config, job["targets"] + made)
+        stages, total = audit(found)
+        strays = unclaimed(found)
         lines = [line for stage in stages for line in stage.lines()]
-        print("\n".join([*lines, f"sum over all outputs: {total}"]), file=console)
-        if any(stage.state != VERIFIED for stage in stages):
+        lines += [f"{stray.state}: {stray.what}" for stray in strays]
+        print("\n".join([*lines, f"sum over all outputs and sidecars: {total}"]), file=console)
+        if strays or any(stage.state != VERIFIED for stage in stages):
             raise SystemExit(1)
 
 

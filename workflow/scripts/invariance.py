@@ -5,7 +5,7 @@ from replay.tables import write_invariance
 
 
 def main(snakemake):
-    with recorded(snakemake) as console:
+    with recorded(snakemake) as (console, _):
         output = snakemake.output
         write_invariance(snakemake.input, output.csv, output.md, console)
 

@@ -6,10 +6,10 @@ from replay.passes import run
 
 
 def main(snakemake):
-    with recorded(snakemake) as console:
+    with recorded(snakemake) as (console, sidecar):
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
-        run(
+        began = run(
             cohorts=job["cohorts"],
             settings=job["settings"],
             code=job["code"],
@@ -18,6 +18,7 @@ def main(snakemake):
             folder=snakemake.output[0],
             console=console,
         )
+        sidecar.took_over(began)
 
 
 if __name__ == "__main__":

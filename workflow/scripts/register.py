@@ -6,10 +6,12 @@ from replay.registration import lock, lock_path
 
 def main(snakemake):
     with logged(snakemake.log[0]) as console:
-        registration = snakemake.params.job["registration"]
-        content, is_new = lock(registration)
+        job = snakemake.params.job
+        registration = job["registration"]
+        content, is_new = lock(registration, job["verdict_code"])
         verb = "Locked" if is_new else "Was locked already, and stays as it is:"
-        dirty = ", of a modified checkout" if content["dirty"] else ""
+        remedy = ", of a modified checkout: commit, delete the lock and register again"
+        dirty = remedy if content["dirty"] else ""
         print(
             f"{verb} {lock_path(registration)}, {content['time']}, commit"
             f" {content['commit']}{dirty}\nsha256 {content['sha256']}\nPublish it before the run:"

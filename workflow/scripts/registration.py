@@ -1,12 +1,12 @@
 """What a run may say of its registration, and what the decision rule says of it."""
 
 from replay.job import recorded
-from replay.registration import assess
+from replay.registration import assess, engine_sidecars
 from replay.storage import write_json
 
 
 def main(snakemake):
-    with recorded(snakemake):
+    with recorded(snakemake) as (_, sidecar):
         job, data = snakemake.params.job, snakemake.input
         result = assess(
             job["registration"],
@@ -14,7 +14,9 @@ def main(snakemake):
             job["jobs"],
             data.records,
             data.analyses,
+            job["verdict_code"],
         )
+        sidecar.facts["engine_sidecars"] = engine_sidecars(job["jobs"])
         write_json(snakemake.output[0], result)
 
 

@@ -6,10 +6,10 @@ from replay.screen import run
 
 
 def main(snakemake):
-    with recorded(snakemake) as console:
+    with recorded(snakemake) as (console, sidecar):
         job, data = snakemake.params.job, snakemake.input
         check_granted(job["settings"]["engine"], snakemake.resources.gpu)
-        run(
+        began = run(
             cohort_name=job["cohort"],
             settings=job["settings"],
             code=job["code"],
@@ -19,6 +19,7 @@ def main(snakemake):
             scan_folder=snakemake.output.scan,
             console=console,
         )
+        sidecar.took_over(began)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Stage:
 
 
 def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
-    """The stages, inputs first, and one sum over the outputs of all jobs as they are now."""
+    """The stages, inputs first, and one sum over all outputs and sidecars as they are now."""
     sidecars = {job: _sidecar(job) for job in jobs}
     wrote = {
         path: (job, recorded)
@@ -59,10 +59,18 @@ def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
     present: dict[str, Hashes | None] = {}
     for job, sidecar in sidecars.items():
         now = {path: hashes(path) for path in job.outputs}
-        present |= now
+        present |= now | {str(job.sidecar): hashes(job.sidecar)}
         found.setdefault(job.rule, []).extend(_findings(job, sidecar, now, wrote))
     counts = {rule: sum(job.rule == rule for job in jobs) for rule in found}
     return [Stage(rule, counts[rule], found[rule]) for rule in found], digest(present)
+
+
+def unclaimed(jobs: list[Job]) -> list[Finding]:
+    """Files among the sidecars of these jobs' runs that are none of theirs."""
+    own = {job.sidecar for job in jobs}
+    folders = {Path(*path.parts[:3]) for path in own if path.parts[0] == "results"}
+    files = (file for folder in sorted(folders) for file in sorted(folder.rglob("[!.]*.json")))
+    return [Finding(CHANGED, f"{file}: is no job's sidecar") for file in files if file not in own]
 
 
 def _sidecar(job: Job) -> dict | None:
@@ -86,6 +94,9 @@ def _findings(
         if found is not None:
             yield from _output_findings(path, sidecar["outputs"].get(path), found)
     yield from _input_findings(job, sidecar["inputs"], wrote)
+    for path, was in sidecar.get("engine_sidecars", {}).items():
+        if hashes(path) != was["sha256"]:
+            yield Finding(STALE, f"{job.outputs[0]} was made from another {path} than there is")
     for change in differences(sidecar["params"], job.params):
         yield Finding(STALE, f"{', '.join(job.outputs[:1])}: {change}")
 

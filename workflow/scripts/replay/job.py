@@ -37,7 +37,7 @@ def logged(log: str) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def recorded(snakemake) -> Iterator[IO[str]]:
+def recorded(snakemake) -> Iterator[tuple[IO[str], Sidecar]]:
     """What every script that makes files runs in: `logged`, and a sidecar when it succeeds."""
     with logged(snakemake.log[0]) as console:
         sidecar = Sidecar(
@@ -47,7 +47,7 @@ def recorded(snakemake) -> Iterator[IO[str]]:
             params=json.loads(json.dumps(snakemake.params.job)),  # as it is read back
             inputs=[str(path) for path in snakemake.input],
         )
-        yield console
+        yield console, sidecar
         sidecar.write([str(path) for path in snakemake.output])
 
 

@@ -319,11 +319,12 @@ def run(
     model: Path | str,
     folder: Path | str,
     console: IO[str],
-) -> None:
+) -> str:
     """Run every pass over the trunks of one shard; `folder` appears when all problems are done.
 
     `trunk_folders` are those of `cohorts`, in the same order. A finished problem is a piece of
-    the workspace and is not run again after a crash. With no pivot no engine starts.
+    the workspace and is not run again after a crash. With no pivot no engine starts. Returns when
+    the oldest of them was begun.
     """
     for trunks in trunk_folders:
         check_folder(trunks)
@@ -379,6 +380,7 @@ def run(
     )
     seal_folder(finished, made_from=trunk_folders, final=folder)
     publish_folder(finished, folder)
+    return workspace.began
 
 
 def retokenised(tokenizer, tokens: Tokens) -> Tokens:

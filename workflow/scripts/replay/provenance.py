@@ -8,11 +8,10 @@ import hashlib
 import os
 import platform
 import subprocess
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from replay.storage import digest, read_json, read_jsonl, sha256_file, write_json
+from replay.storage import now, read_json, read_jsonl, sha256_file, write_json
 
 FORMAT = "replay-provenance/1"
 ROOT = Path(__file__).parents[3]
@@ -74,17 +73,28 @@ def installed(packages: tuple[str, ...]) -> dict[str, str]:
     return versions
 
 
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit_date(commit: str | None, root: Path = ROOT) -> str | None:
+    """When a commit was made; None where that is not known."""
+    try:
+        shown = _git(root, "show", "-s", "--format=%cI", "--end-of-options", f"{commit}^{{commit}}")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return shown or None
+
+
 def git_state(root: Path = ROOT) -> dict:
     """`commit` and whether the checkout is `dirty`; both None, with a `reason`, without one."""
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root.resolve():
+        if Path(_git(root, "rev-parse", "--show-toplevel")).resolve() != root.resolve():
             return {"commit": None, "dirty": None, "reason": "not a git checkout of its own"}
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        changes = _git(root, "status", "--porcelain")
+        return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": bool(changes)}
     except FileNotFoundError:
         reason = "git is not installed"
     except subprocess.CalledProcessError as error:
@@ -92,30 +102,22 @@ def git_state(root: Path = ROOT) -> dict:
     return {"commit": None, "dirty": None, "reason": reason}
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 class Sidecar:
     """The sidecar of a running job: begun with the sums of its inputs, written with its outputs.
 
-    `began` is the start of the first attempt with these parameters in this folder: work that is
-    kept is as old as the attempt that did it. Attempts are counted beside the sidecar.
+    `began` is the start of the job, or of the attempt that did the oldest work taken over.
     """
 
     def __init__(self, log: str, rule: str, wildcards: dict, params: dict, inputs: list[str]):
         self.path = sidecar_path(log)
         self.path.unlink(missing_ok=True)
         self.facts = {"format": FORMAT, "rule": rule, "wildcards": wildcards, "params": params}
-        self.attempts_path = self.path.with_name(f".{self.path.name}.attempts")
-        self.attempts = self._attempts(digest(params))
+        self.began = now()
         self.inputs = {path: hashes(path) for path in inputs}
 
-    def _attempts(self, params: str) -> list[str]:
-        kept = read_json(self.attempts_path) if self.attempts_path.exists() else {}
-        attempts = [*kept.get(params, []), now()]
-        write_json(self.attempts_path, {params: attempts})
-        return attempts
+    def took_over(self, began: str) -> None:
+        """Say when the oldest work that the outputs hold was begun."""
+        self.began = min(self.began, began)
 
     def write(self, outputs: list[str]) -> None:
         is_engine = "engine" in self.facts["params"].get("settings", {})
@@ -129,8 +131,7 @@ class Sidecar:
                 "software": {"python": platform.python_version()} | installed(PACKAGES),
                 "platform": platform.platform(),
                 "environment": environment(dict(os.environ)),
-                "attempts": self.attempts,
-                "began": self.attempts[0],
+                "began": self.began,
                 "ended": now(),
                 "inputs": self.inputs,
                 "outputs": {path: hashes(path) for path in outputs},

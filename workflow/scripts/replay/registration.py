@@ -6,18 +6,23 @@ under the lock, or what deviates.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import yaml
 
-from replay.provenance import ROOT, git_state, now, sidecars
-from replay.storage import StoredFileError, digest, read_json, write_json
+from replay.provenance import ROOT, commit_date, git_state, sidecar_path
+from replay.storage import StoredFileError, digest, now, read_json, sha256_file, write_json
 
 PATH = ROOT / "config" / "registration.yaml"
+SCHEMA_PATH = ROOT / "workflow" / "schemas" / "registration.schema.yaml"
 FOLDER = Path("registration")
-FORMAT = "registration-lock/1"
+FORMAT = "registration-lock/2"
+# Rules that make a verdict of data: their code is locked with the settings.
+VERDICT_RULES = ("grade", "records", "analyze", "registration")
 REGISTERED, DEVIATES = "registered", "deviates"
 
 
@@ -28,23 +33,29 @@ class RegistrationError(ValueError):
 def load(path: Path = PATH) -> dict:
     """`settings` (sections of a configuration), `decision` and the `digest` over both.
 
-    Raises RegistrationError when the file does not say this, or says another digest.
+    Raises RegistrationError when the file cannot be read, is not of the schema, or says another
+    digest.
     """
     try:
         registration = yaml.safe_load(path.read_text(encoding="utf-8"))
-        settings, decision = registration["settings"], registration["decision"]
-        low, high = decision["negligible_below_pct"], decision["material_above_pct"]
-        written = registration["digest"]
-    except (KeyError, TypeError, yaml.YAMLError) as error:
+        jsonschema.validate(registration, _schema())
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise RegistrationError(f"{path.name}: cannot be read ({error})") from error
+    except jsonschema.ValidationError as error:
+        key = ".".join(map(str, error.absolute_path)) or "the file"
         raise RegistrationError(
-            f"{path.name}: no registration ({error}); it takes settings, decision and digest"
+            f"{path.name}, {key}: {error.message}; it takes what {SCHEMA_PATH.name} says"
         ) from error
-    if not 0 <= low <= high:
+    settings, decision = registration["settings"], registration["decision"]
+    low, high = decision["negligible_below_pct"], decision["material_above_pct"]
+    if not low <= high:
         raise RegistrationError(
             f"{path.name}: decision.negligible_below_pct ({low}) is above"
             f" decision.material_above_pct ({high})"
         )
-    if written != (found := digest({"settings": settings, "decision": decision})):
+    if (written := registration["digest"]) != (
+        found := digest({"settings": settings, "decision": decision})
+    ):
         raise RegistrationError(
             f"{path.name}: what it locks has digest {found}, its line `digest` says {written}; "
             "if the change is meant, write the new digest there: it is another registration"
@@ -52,23 +63,31 @@ def load(path: Path = PATH) -> dict:
     return registration
 
 
+def _schema() -> dict:
+    return yaml.safe_load(SCHEMA_PATH.read_text(encoding="utf-8"))
+
+
 def lock_path(registration: dict) -> Path:
     return FOLDER / f"{registration['digest'][:16]}.json"
 
 
-def lock(registration: dict) -> tuple[dict, bool]:
-    """The lock, and whether it is new: one that exists is never written again."""
+def lock(registration: dict, code: dict[str, str]) -> tuple[dict, bool]:
+    """The lock, and whether it is new: one that exists is never written again.
+
+    `code` holds the digest of the code of each of VERDICT_RULES.
+    """
     path = lock_path(registration)
     if path.exists():
         return read_lock(path), False
-    content = {"format": FORMAT, "time": now(), **git_state(), "registration": registration}
+    content = {"format": FORMAT, "time": now(), **git_state()}
+    content |= {"registration": registration, "code": code}
     content["sha256"] = digest(content)
     write_json(path, content)
     return content, True
 
 
 def read_lock(path: Path) -> dict:
-    """A lock that is whole; RegistrationError when it was edited."""
+    """A lock that is whole; RegistrationError when it was edited, or is older than its commit."""
     try:
         content = read_json(path)
         body = {name: value for name, value in content.items() if name != "sha256"}
@@ -77,23 +96,50 @@ def read_lock(path: Path) -> dict:
         intact = False
     if not intact:
         raise RegistrationError(f"{path}: this lock was edited; take the published one")
+    committed = commit_date(content["commit"])
+    if committed and datetime.fromisoformat(content["time"]) < datetime.fromisoformat(committed):
+        raise RegistrationError(
+            f"{path}: it says that it was written at {content['time']}, before its commit was made"
+            f" ({committed}); take the published one"
+        )
     return content
 
 
-def began(paths: Iterable[str], sidecars: list[dict]) -> str | None:
-    """When the first of the jobs that made these paths began; None unless each is known."""
-    times = {path: sidecar["began"] for sidecar in sidecars for path in sidecar["outputs"]}
-    starts = [times.get(path) for path in paths]
+def began(jobs: dict[str, str]) -> str | None:
+    """When the first of the jobs that made these outputs began; None unless each is known.
+
+    `jobs` maps an output to the log of its job: no sidecar but that job's own is asked.
+    """
+    starts = [_began(output, sidecar_path(log)) for output, log in jobs.items()]
     return min(starts) if starts and None not in starts else None
 
 
+def _began(output: str, path: Path) -> str | None:
+    sidecar = read_json(path) if path.exists() else {}
+    return sidecar["began"] if output in sidecar.get("outputs", {}) else None
+
+
+def engine_sidecars(jobs: dict[str, dict[str, str]]) -> dict[str, dict]:
+    """`began` and `sha256` of the sidecars by which the data are dated, for the audit."""
+    paths = {sidecar_path(log) for of_engine in jobs.values() for log in of_engine.values()}
+    return {
+        str(path): {"began": read_json(path)["began"], "sha256": sha256_file(path)}
+        for path in sorted(paths)
+        if path.exists()
+    }
+
+
 def statement(
-    registration: dict, found: dict | None, sections: dict, first: str | None
+    registration: dict,
+    found: dict | None,
+    sections: dict,
+    first: str | None,
+    code: dict[str, str],
 ) -> dict[str, Any]:
     """`state` of one configuration, and its `deviations`.
 
     `found` is the lock or None; `sections` are the settings of its records; `first` is when the
-    first of its engine jobs began, None where that is not known.
+    first of its engine jobs began, None where that is not known; `code` is that of VERDICT_RULES.
     """
     deviations = list(_deviating(registration["settings"], sections))
     if first is None:
@@ -104,7 +150,17 @@ def statement(
         deviations.append("lock: it is of another registration")
     elif first <= found["time"]:
         deviations.append("data: generated before the lock")
+    deviations += _not_as_locked(found, code) if found else []
     return {"state": DEVIATES if deviations else REGISTERED, "deviations": deviations}
+
+
+def _not_as_locked(found: dict, code: dict[str, str]) -> Iterator[str]:
+    """What of the code is not, or cannot be known to be, the lock's."""
+    if found["dirty"]:
+        yield "lock: written from a modified checkout"
+    for rule, digest_now in code.items():
+        if found["code"].get(rule) != digest_now:
+            yield f"code of {rule}: it is not that of the lock"
 
 
 def _deviating(registered: dict, sections: dict) -> Iterator[str]:
@@ -145,22 +201,22 @@ def stated(name: str, of: dict) -> str:
 def assess(
     registration: dict,
     lock_file: str | None,
-    jobs: dict[str, list[str]],
+    jobs: dict[str, dict[str, str]],
     records: list[str],
     analyses: list[str],
+    code: dict[str, str],
 ) -> dict:
     """`registration.json`: the registration, its lock, and per configuration `state`, `deviations`
     and `verdict`.
 
-    `jobs` maps each configuration to the outputs of its engine jobs; `records` and `analyses` are
-    files in the same order.
+    `jobs` maps each configuration to its engine jobs, log by output; `records` and `analyses` are
+    files in the same order; `code` is that of VERDICT_RULES now.
     """
     found = read_lock(Path(lock_file)) if lock_file else None
-    written = sidecars(Path(records[0]).parts[1])
     statements = {}
-    for (name, paths), record, analysis in zip(jobs.items(), records, analyses, strict=True):
+    for (name, of_engine), record, analysis in zip(jobs.items(), records, analyses, strict=True):
         sections = read_json(record)["config"]["sections"]
-        made = statement(registration, found, sections, began(paths, written))
+        made = statement(registration, found, sections, began(of_engine), code)
         said = verdict(registration["decision"], read_json(analysis))
         statements[name] = made | {"verdict": said}
     return {

@@ -13,7 +13,6 @@ from replay.kv_state import link_state, remove_state
 from replay.storage import (
     Workspace,
     distinct,
-    link,
     publish_folder,
     seal_folder,
     sha256_file,
@@ -95,8 +94,11 @@ def run(
     cohort_file: Path | str,
     scan_folder: Path | str,
     console: IO[str],
-) -> None:
-    """Write cohort.json; for a screened cohort, keep the trunks that its scan generated."""
+) -> str:
+    """Write cohort.json; for a screened cohort, keep the trunks that its scan generated.
+
+    Returns when the oldest of them was begun.
+    """
     cohort = Cohort(cohort_name, settings["cohort"])
     problems = candidates(cohort, load_problems(dataset, answers=answer_kind(settings["dataset"])))
     determines = [settings, code, sha256_file(dataset), software_versions()]
@@ -119,7 +121,7 @@ def run(
             if entry["admitted"]:
                 piece, state = generator.piece(entry["index"]), generator.kv_piece(entry["index"])
                 link_state(state, finished / state.name)
-                link(piece, finished / piece.name)
+                write_json(finished / piece.name, workspace.load(piece.name))
         kept = (workspace.load(generator.piece(entry["index"]).name) for entry in looked_at)
         write_json(finished / "engine.json", distinct(piece["engine"] for piece in kept))
     else:
@@ -127,3 +129,4 @@ def run(
     seal_folder(finished)
     publish_folder(finished, scan_folder)
     write_json(cohort_file, cohort_report(cohort, looked_at))
+    return workspace.began

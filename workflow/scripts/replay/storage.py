@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,10 @@ KV_SUFFIX = ".safetensors"  # of KV state, which holds a sha256 a block
 
 class StoredFileError(ValueError):
     """A file of this workflow that cannot be written, or is not what it should be."""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def not_written(path: Path | str, error: Exception) -> str:
@@ -143,6 +148,8 @@ class Workspace:
     Pieces live in a folder named after a digest of everything that determines them, so a rerun
     finds its own pieces and never another's. A process that outlived its killed parent is waited
     for. `clear_workspace` removes the folder.
+
+    A piece holds when the attempt that made it began; `began` is the earliest of those loaded.
     """
 
     def __init__(self, output: Path | str, determines: Any):
@@ -154,27 +161,36 @@ class Workspace:
             self.lock = lock_folder(root, wait=True)
         self.folder = root / digest(determines)[:16]
         self.folder.mkdir(exist_ok=True)
+        self.attempt = self.began = now()
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
     def save(self, name: str, value: Any) -> None:
-        """Keep a finished piece, with a digest of it."""
-        write_json(self.path(name), {"sha256": digest(value), "value": value})
+        """Keep a finished piece, with its age and a digest over both."""
+        piece = {"began": self.attempt, "value": value}
+        write_json(self.path(name), piece | {"sha256": digest(piece)})
 
     def load(self, name: str) -> Any:
         """A kept piece; StoredFileError when it is not what was saved."""
         piece = read_json(self.path(name))
-        if not isinstance(piece, dict) or digest(piece.get("value")) != piece.get("sha256"):
+        if not _intact(piece):
             raise StoredFileError(
                 f"{self.path(name)}: damaged, its content is not what was saved; delete it and "
                 "rerun: the other finished problems are kept"
             )
+        self.began = min(self.began, piece["began"])
         return piece["value"]
 
     def has(self, name: str) -> bool:
         """Whether a piece is kept; StoredFileError when it is damaged."""
         return self.path(name).exists() and self.load(name) is not None
+
+
+def _intact(piece: Any) -> bool:
+    if not isinstance(piece, dict) or piece.keys() != {"began", "value", "sha256"}:
+        return False
+    return digest({"began": piece["began"], "value": piece["value"]}) == piece["sha256"]
 
 
 def _workspace(output: Path | str) -> Path:

@@ -15,7 +15,6 @@ from replay.storage import (
     Workspace,
     check_folder,
     distinct,
-    link,
     publish_folder,
     read_json,
     seal_folder,
@@ -176,10 +175,11 @@ def run(
     model: Path | str,
     folder: Path | str,
     console: IO[str],
-) -> None:
+) -> str:
     """Generate the trunks of one shard of a cohort; `folder` appears when all are done.
 
-    Problems that the screen generated already are taken over from `scan_folder`.
+    Problems that the screen generated already are taken over from `scan_folder`. Returns when the
+    oldest of the others was begun.
     """
     check_folder(scan_folder)
     cohort = read_json(cohort_file)
@@ -195,7 +195,7 @@ def run(
         scanned = Path(scan_folder) / piece.name
         if scanned.exists() and not piece.exists():
             link_state(Path(scan_folder) / state.name, state)
-            link(scanned, piece)
+            workspace.save(piece.name, read_json(scanned))
     with progress(console, f"trunks {cohort['name']} {shard}", len(wanted), "problem") as bar:
         for problem in wanted:
             generator.rollouts(problem)
@@ -208,6 +208,7 @@ def run(
         link_state(generator.kv_piece(problem.index), kv_file(finished, problem.index))
     seal_folder(finished)
     publish_folder(finished, folder)
+    return workspace.began
 
 
 def kv_file(trunk_folder: Path | str, index: int) -> Path:
