@@ -4,17 +4,18 @@ import hashlib
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
 
 from replay import provenance
-from replay.audit import audit, damaged_blocks, differences
+from replay.audit import audit, damaged_blocks, differences, where_changed
 from replay.dag import Job
 from replay.kv_state import block_digests, describe
 from replay.provenance import Sidecar
-from replay.storage import read_json, write_json, write_jsonl, write_text
+from replay.storage import StoredFileError, read_json, write_json, write_jsonl, write_text
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
@@ -181,13 +182,54 @@ def test_the_environment_is_what_changes_numbers_and_never_a_secret(tmp_path, mo
     assert variables["VLLM_BATCH_INVARIANT"] == "1" and variables["OMP_NUM_THREADS"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "planted") for name in (
+            "VLLM_TOKENS", "VLLM_SECRETS", "VLLM_PASS", "VLLM_PWD", "VLLM_JWT", "VLLM_BEARER",
+            "VLLM_DSN", "NVIDIA_ACCESSTOKEN", "TORCH_PASSPHRASE", "CUDA_CREDS", "VLLM_HOST_IP",
+            "TORCH_MASTER_ADDR", "VLLM_http_proxy", "OMP_AUTHORIZATION", "VLLM_ApiKey",
+        )),
+        ("VLLM_PLUGINS", "http://user:planted@host"),
+        ("LD_PRELOAD", "a.so s3+x://planted@host/b.so"),
+    ],
+)  # fmt: skip
+def test_what_may_be_a_secret_is_left_out(name, value):
+    assert provenance.environment({name: value, "VLLM_BATCH_INVARIANT": "1"}) == {
+        "VLLM_BATCH_INVARIANT": "1"
+    }
+
+
+@pytest.mark.parametrize(
+    ("log", "sidecar"),
+    [
+        ("results/demo/logs/table.log", "results/demo/provenance/table.json"),
+        (
+            "results/demo/logs/passes/logs/0-of-1.log",
+            "results/demo/provenance/passes/logs/0-of-1.json",
+        ),
+        ("results/logs/logs/records/a.b.log", "results/logs/provenance/records/a.b.json"),
+        ("resources/logs/model/logs.log", "resources/provenance/model/logs.json"),
+    ],
+)
+def test_a_sidecar_has_its_place_whatever_is_called_logs(log, sidecar):
+    assert str(provenance.sidecar_path(log)) == sidecar
+
+
 def test_a_sidecar_of_an_engine_names_its_engine_its_seeds_and_its_sources(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, entry = "resources/models/tiny", {"source": "hub", "revision": "f" * 40}
     write_json(f"{model}/config.json", {})
     write_json(
         "resources/provenance/model/tiny.json",
-        {"outputs": {model: provenance.hashes(model)}, "sources": {model: entry}},
+        {
+            "format": provenance.FORMAT,
+            "rule": "model",
+            "params": {},
+            "inputs": {},
+            "outputs": {model: provenance.hashes(model)},
+            "sources": {model: entry},
+        },
     )
     folder = "results/run/trunks/0-of-1"
     write_json(f"{folder}/engine.json", [{"device": "cpu"}])
@@ -234,6 +276,71 @@ def test_the_block_of_a_kv_state_that_was_changed_is_named(tmp_path):
     content[len(content) - 5 * block + 3 * block + 1] ^= 1  # block 3 of the last layer
     path.write_bytes(content)
     assert damaged_blocks(path) == ([3], 5)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [-99, 4]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [0, 2**70]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [2**70, 2**70]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [0.5, 4]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": [0, 4]},
+        {"__metadata__": {"sha256": "{}"}, "layer.0": {"data_offsets": [0]}},
+        {"__metadata__": []},
+        [1],
+        None,
+    ],
+)
+def test_a_malformed_header_of_a_kv_state_is_said_to_be_none(tmp_path, header):
+    path = tmp_path / "0.safetensors"
+    text = json.dumps(header).encode() if header else b"[" * 100_000
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"data")
+    assert where_changed(str(path)) == ": its header is not one of a KV state"
+
+
+def test_a_header_that_says_it_is_huge_is_not_read(tmp_path):
+    path = tmp_path / "0.safetensors"
+    with path.open("wb") as file:
+        file.write((10**9).to_bytes(8, "little"))
+        file.truncate(2 * 10**9)
+    tracemalloc.start()
+    said = where_changed(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said == ": its header is not one of a KV state" and peak < 10**6
+
+
+def test_weights_are_no_kv_state(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_text("resources/models/tiny/model.safetensors", "weights")
+    assert where_changed("resources/models/tiny/model.safetensors") == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": None},
+        {"outputs": None},
+        {"outputs": {"results/run/first.json": 1}},
+        {"outputs": {"results/run/first.json": {"a": []}}},
+        {"params": [], "format": "replay-provenance/1"},
+        {"format": "other"},
+        {"rule": ["first"]},
+    ],
+)
+def test_a_malformed_sidecar_says_nothing_of_its_job(chain, changes):
+    write_json(chain[0].sidecar, read_json(chain[0].sidecar) | changes)
+    assert states(chain)["first"] == "missing"
+    assert "results/run/provenance/first.json: no sidecar" in lines(chain)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "[" * 100_000, "\xff", '{"outputs": null}'])
+def test_a_stray_file_among_the_sidecars_is_one_error_that_names_it(chain, content):
+    stray = Path("results/run/provenance/zz.json")
+    stray.write_text(content, encoding="latin-1")
+    with pytest.raises(StoredFileError, match=f"^{stray}: .*delete it"):
+        provenance.sidecars("run")
 
 
 def test_differences_are_named_by_dotted_keys():
