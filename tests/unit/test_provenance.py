@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from replay import provenance
-from replay.audit import audit, damaged_blocks, differences, where_changed
+from replay.audit import audit, damaged_blocks, differences, shown, strays, where_changed
 from replay.dag import Job
 from replay.kv_state import block_digests, describe
 from replay.provenance import Sidecar
@@ -136,6 +136,37 @@ def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):
     assert states(dag) == {"first": "verified"}
     Path("results/run/folder/b.txt").touch()
     assert "results/run/folder/b.txt: added" in lines(dag)
+
+
+def test_files_that_no_job_made_are_listed(chain):
+    folder = Path("results/run")
+    assert strays(folder, chain) == []
+    planted = ["passes/evil/a.jsonl", "third.json", "provenance/zz.json", ".hidden", "a/.b/c"]
+    for name in [*planted, "logs/a.log", "benchmarks/a", ".a.unfinished/b", ".snakemake_timestamp"]:
+        write_text(folder / name, "")
+    (folder / "link").symlink_to("/")
+    assert strays(folder, chain) == sorted(folder / name for name in [*planted, "link"])
+
+
+def test_a_hidden_file_in_a_folder_of_a_job_is_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/run/folder")
+    job = Job("first", "", {}, (), (str(folder),), Path("results/run/first.json"), frozenset())
+    for name in ("a", "b/c", ".d"):
+        write_text(folder / name, "")
+    assert strays(Path("results/run"), [job]) == [folder / ".d"]
+
+
+def test_a_name_draws_no_line_of_its_own(tmp_path, monkeypatch):
+    assert shown("results/run/ä b") == "results/run/ä b"
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/run/folder")
+    run_job("first", {}, [], [str(folder)], lambda: write_text(folder / "a", ""))
+    sidecar = Path("results/run/provenance/first.json")
+    dag = [Job("first", "", {}, (), (str(folder),), sidecar, frozenset())]
+    (folder / "b\npasses  1 job  verified").touch()
+    (stage,) = audit(dag)[0]
+    assert not any("\n" in line for line in stage.lines()) and r"b\npasses" in stage.lines()[1]
 
 
 def test_a_job_that_failed_leaves_no_sidecar(tmp_path, monkeypatch):

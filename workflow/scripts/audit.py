@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from replay.audit import VERIFIED, audit
+from replay.audit import VERIFIED, audit, shown, strays
 from replay.dag import jobs
 from replay.job import logged
 
@@ -11,8 +11,11 @@ def main(snakemake):
     with logged(snakemake.log[0]) as console:
         job = snakemake.params.job
         made = [path for path in job["optional"] if Path(path).exists()]
-        stages, total = audit(jobs(snakemake.config, job["targets"] + made))
+        dag = jobs(snakemake.config, job["targets"] + made)
+        stages, total = audit(dag)
         lines = [line for stage in stages for line in stage.lines()]
+        others = strays(Path("results") / snakemake.config["run"], dag)
+        lines += [f"not made by any job: {shown(str(file))}" for file in others]
         print("\n".join([*lines, f"sum over all outputs: {total}"]), file=console)
         if any(stage.state != VERIFIED for stage in stages):
             raise SystemExit(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.dag import Job
-from replay.provenance import Hashes, hashes, read_sidecar
+from replay.provenance import Hashes, attempts_path, hashes, read_sidecar
 from replay.storage import KV_SUFFIX, StoredFileError, digest
 
 MISSING, CHANGED, STALE, VERIFIED = "missing", "changed by hand", "stale", "verified"
@@ -44,7 +44,7 @@ class Stage:
 
     def lines(self) -> list[str]:
         head = f"{self.name:<18}{self.jobs:>4} job{'s' if self.jobs > 1 else ' '}  {self.state}"
-        return [head, *(f"    {finding.state}: {finding.what}" for finding in self.findings)]
+        return [head, *(f"    {finding.state}: {shown(finding.what)}" for finding in self.findings)]
 
 
 def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
@@ -64,6 +64,41 @@ def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
         found.setdefault(job.rule, []).extend(_findings(job, sidecar, now, wrote))
     counts = {rule: sum(job.rule == rule for job in jobs) for rule in found}
     return [Stage(rule, counts[rule], found[rule]) for rule in found], digest(present)
+
+
+def shown(text: str) -> str:
+    """As it is, or escaped where a file's name could draw a line of its own."""
+    return text if text.isprintable() else repr(text)
+
+
+def strays(folder: Path, jobs: list[Job]) -> list[Path]:
+    """Files of a run that no job made, and from which none makes anything: hidden ones, too.
+
+    Logs, benchmarks and unfinished work are left out. What lies in a job's own folder is found by
+    `audit`, unless it is hidden.
+    """
+    outputs = {Path(path) for job in jobs for path in job.outputs}
+    notes = {note for job in jobs for note in (job.sidecar, attempts_path(job.sidecar))}
+    found = (f for f in sorted(folder.rglob("*")) if f.is_symlink() or not f.is_dir())
+    return [
+        file
+        for file in found
+        if file not in outputs | notes
+        and not _is_passing(file.relative_to(folder))
+        and (_is_hidden(file.relative_to(folder)) or outputs.isdisjoint(file.parents))
+    ]
+
+
+def _is_passing(file: Path) -> bool:
+    return (
+        file.parts[0] in ("logs", "benchmarks")
+        or file.name == ".snakemake_timestamp"
+        or any(part.startswith(".") and part.endswith(".unfinished") for part in file.parts)
+    )
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
 
 
 def _sidecar(job: Job) -> dict | None:

@@ -60,6 +60,11 @@ def sidecar_path(log: Path | str) -> Path:
     return Path(*parts[:place], "provenance", *parts[place + 1 :]).with_suffix(".json")
 
 
+def attempts_path(sidecar: Path) -> Path:
+    """Where the attempts of a sidecar's job are counted."""
+    return sidecar.with_name(f".{sidecar.name}.attempts")
+
+
 def environment(variables: dict[str, str]) -> dict[str, str]:
     """The variables that change numbers; never one that may hold a secret."""
     return {
@@ -115,7 +120,7 @@ class Sidecar:
         self.path = sidecar_path(log)
         self.path.unlink(missing_ok=True)
         self.facts = {"format": FORMAT, "rule": rule, "wildcards": wildcards, "params": params}
-        self.attempts_path = self.path.with_name(f".{self.path.name}.attempts")
+        self.attempts_path = attempts_path(self.path)
         self.attempts = self._attempts(digest(params))
         self.inputs = {path: hashes(path) for path in inputs}
 
