@@ -77,12 +77,36 @@ def test_a_change_is_found_where_it_was_made_and_nowhere_else(chain):
     assert "changed by hand: results/run/first.json" in lines(chain)
 
 
+def test_nothing_is_made_from_a_changed_file_until_it_is_made_again(chain):
+    source, (target,) = chain[0].outputs[0], chain[1].outputs
+    again = ("second", chain[1].params, [source], [target], copy(source, target))
+    Path(source).write_text("2")
+    with pytest.raises(StoredFileError, match=f"^{source}: changed since job first made it"):
+        run_job(*again)
+    run_job("first", chain[0].params, ["source.json"], [source], copy("source.json", source))
+    run_job(*again)
+    assert states(chain) == {"first": "verified", "second": "verified"}
+
+
+def test_an_input_of_which_one_sidecar_says_what_it_is_is_taken(chain):
+    """A job whose log has moved leaves its old sidecar behind."""
+    old = read_json(chain[0].sidecar)
+    old["outputs"] = dict.fromkeys(old["outputs"], "0" * 64)
+    write_json("results/run/provenance/elsewhere/first.json", old)
+    source, target = chain[1].inputs[0], chain[1].outputs[0]
+    run_job("second", chain[1].params, [source], [target], copy(source, target))
+    assert states(chain)["second"] == "verified"
+
+
 def test_what_was_made_from_a_changed_file_is_stale(chain):
+    """Also without the sidecar that would have kept it from being made."""
     Path(chain[0].outputs[0]).write_text("2")
-    job = chain[1]
+    job, kept = chain[1], read_json(chain[0].sidecar)
+    chain[0].sidecar.unlink()
     run_job(
         "second", job.params, list(job.inputs), list(job.outputs), copy(*job.inputs, *job.outputs)
     )
+    write_json(chain[0].sidecar, kept)
     assert states(chain) == {"first": "changed by hand", "second": "stale"}
 
 

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -123,6 +124,26 @@ class Sidecar:
         self.attempts_path = attempts_path(self.path)
         self.attempts = self._attempts(digest(params))
         self.inputs = {path: hashes(path) for path in inputs}
+        self.makers = self._makers()
+
+    def _makers(self) -> list[dict]:
+        """Sidecars of the jobs that made the inputs. Raises StoredFileError where an input is not
+        what any of them wrote; one without a sidecar is taken as it is.
+        """
+        if self.path.parts[0] == "resources":
+            return []
+        makers = [
+            s for s in sidecars(self.path.parts[1]) if self.inputs.keys() & s["outputs"].keys()
+        ]
+        for path, found in self.inputs.items():
+            wrote = {s["rule"]: s["outputs"][path] for s in makers if path in s["outputs"]}
+            if wrote and found not in wrote.values():
+                raise StoredFileError(
+                    f"{path}: changed since job {', '.join(wrote)} made it; delete it and run the "
+                    "same command, or, to take it as it is, delete the file under provenance/ that "
+                    "lists it as an output (the audit will say so)"
+                )
+        return makers
 
     def _attempts(self, params: str) -> list[str]:
         kept = read_json(self.attempts_path) if self.attempts_path.exists() else {}
@@ -158,9 +179,8 @@ class Sidecar:
             pinned = {k: v for k, v in self.facts["params"].items() if k != "code"}
             return {outputs[0]: pinned.get("entry", pinned)}
         found: dict = {}
-        for sidecar in sidecars(Path(outputs[0]).parts[1]):
-            if self.inputs.keys() & sidecar["outputs"].keys():
-                found |= sidecar["sources"]
+        for sidecar in self.makers:
+            found |= sidecar["sources"]
         return found
 
 
@@ -187,7 +207,11 @@ def sidecars(run: str) -> list[dict]:
     """The sidecars of a run and of what it shares with others, in the order of their paths."""
     folders = (Path("resources/provenance"), Path("results") / run / "provenance")
     paths = (path for folder in folders for path in sorted(folder.rglob("[!.]*.json")))
-    return [read_sidecar(path) for path in paths]
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # its job has begun anew meanwhile
+            found.append(read_sidecar(path))
+    return found
 
 
 def engine_facts(outputs: list[str]) -> list[dict]:
