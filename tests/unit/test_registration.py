@@ -7,6 +7,7 @@ import yaml
 
 from replay import registration
 from replay.config import load_schema
+from replay.provenance import FORMAT
 from replay.registration import (
     RegistrationError,
     assess,
@@ -160,7 +161,8 @@ def test_a_run_is_assessed_configuration_by_configuration(locked):
         sections = changed("continuations", k=k)
         write_json(f"results/run/records/{name}.json", {"config": {"sections": sections}})
         write_json(f"results/run/analysis/{name}.json", {"common_set": rates})
-        sidecar = {"outputs": {f"results/run/passes/{name}": {}}, "began": LATER}
+        sidecar = {"format": FORMAT, "rule": "passes", "params": {}, "sources": {}, "inputs": {}}
+        sidecar |= {"outputs": {f"results/run/passes/{name}": {}}, "began": LATER}
         write_json(f"results/run/provenance/passes/{name}.json", sidecar)
     found = assess(
         REGISTRATION,
