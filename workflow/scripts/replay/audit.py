@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from replay.dag import Job
-from replay.provenance import FORMAT, Hashes, hashes
-from replay.storage import StoredFileError, digest, read_json
+from replay.provenance import Hashes, hashes, read_sidecar
+from replay.storage import KV_SUFFIX, StoredFileError, digest
 
 MISSING, CHANGED, STALE, VERIFIED = "missing", "changed by hand", "stale", "verified"
+MAX_HEADER = 100_000_000  # bytes, as the format of safetensors limits it
 STATES = (MISSING, CHANGED, STALE, VERIFIED)  # the first that holds is that of the stage
 
 
@@ -43,7 +44,7 @@ class Stage:
 
     def lines(self) -> list[str]:
         head = f"{self.name:<18}{self.jobs:>4} job{'s' if self.jobs > 1 else ' '}  {self.state}"
-        return [head, *(f"    {finding.state}: {finding.what}" for finding in self.findings)]
+        return [head, *(f"    {finding.state}: {shown(finding.what)}" for finding in self.findings)]
 
 
 def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
@@ -65,19 +66,46 @@ def audit(jobs: list[Job]) -> tuple[list[Stage], str]:
     return [Stage(rule, counts[rule], found[rule]) for rule in found], digest(present)
 
 
-def unclaimed(jobs: list[Job]) -> list[Finding]:
-    """Files among the sidecars of these jobs' runs that are none of theirs."""
-    own = {job.sidecar for job in jobs}
-    folders = {Path(*path.parts[:3]) for path in own if path.parts[0] == "results"}
-    files = (file for folder in sorted(folders) for file in sorted(folder.rglob("[!.]*.json")))
-    return [Finding(CHANGED, f"{file}: is no job's sidecar") for file in files if file not in own]
+def shown(text: str) -> str:
+    """As it is, or escaped where a file's name could draw a line of its own."""
+    return text if text.isprintable() else repr(text)
+
+
+def strays(folder: Path, jobs: list[Job]) -> list[Path]:
+    """Files of a run that no job made, and from which none makes anything: hidden ones, too.
+
+    Logs, benchmarks and unfinished work are left out. What lies in a job's own folder is found by
+    `audit`, unless it is hidden.
+    """
+    outputs = {Path(path) for job in jobs for path in job.outputs}
+    sidecars = {job.sidecar for job in jobs}
+    found = (f for f in sorted(folder.rglob("*")) if f.is_symlink() or not f.is_dir())
+    return [
+        file
+        for file in found
+        if file not in outputs | sidecars
+        and not _is_passing(file.relative_to(folder))
+        and (_is_hidden(file.relative_to(folder)) or outputs.isdisjoint(file.parents))
+    ]
+
+
+def _is_passing(file: Path) -> bool:
+    return (
+        file.parts[0] in ("logs", "benchmarks")
+        or file.name == ".snakemake_timestamp"
+        or any(part.startswith(".") and part.endswith(".unfinished") for part in file.parts)
+    )
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
 
 
 def _sidecar(job: Job) -> dict | None:
     try:
-        sidecar = read_json(job.sidecar)
-        return sidecar if sidecar["format"] == FORMAT and sidecar["rule"] == job.rule else None
-    except (OSError, StoredFileError, KeyError, TypeError):
+        sidecar = read_sidecar(job.sidecar)
+        return sidecar if sidecar["rule"] == job.rule else None
+    except (OSError, StoredFileError):
         return None
 
 
@@ -155,11 +183,11 @@ def _short(value: Any) -> str:
 
 def where_changed(file: str) -> str:
     """For a KV state: which of its blocks are not what the file itself says of them."""
-    if not file.endswith(".safetensors"):
+    if not file.endswith(KV_SUFFIX) or file.startswith("resources/"):  # there are weights
         return ""
     try:
         bad, blocks = damaged_blocks(Path(file))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ": its header is not one of a KV state"
     if not bad:
         return f": its header; all {blocks} blocks are as it says"
@@ -171,15 +199,19 @@ def damaged_blocks(path: Path) -> tuple[list[int], int]:
     """Numbers of the blocks whose sha256 is not the one in the file's header, and how many there
     are. Read block by block, without the libraries that would map the whole file.
 
-    Raises ValueError, KeyError or TypeError where the header cannot be read.
+    Raises ValueError, LookupError, TypeError, AttributeError or RecursionError where the header
+    cannot be read or is not that of such a file.
     """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        if size > path.stat().st_size:
-            raise ValueError("the header is longer than the file")
+        data = path.stat().st_size - 8 - size
+        if size > MAX_HEADER or data < 0:
+            raise ValueError("the header is too long")
         header = json.loads(file.read(size))
         expected = json.loads(header["__metadata__"]["sha256"])
         layers = [header[f"layer.{i}"]["data_offsets"] for i in range(len(header) - 1)]
+        if not all(0 <= begin <= end <= data for begin, end in layers):
+            raise ValueError("a layer is outside the file")
         bad = []
         for block, sha256 in enumerate(expected):
             sha = hashlib.sha256()

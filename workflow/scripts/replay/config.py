@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -359,6 +360,7 @@ def load_study(config: dict) -> Study:
     """Validate a configuration and resolve it. Raises ConfigError naming the key at fault."""
     schema = load_schema()
     validate(config, schema)
+    _check_names(config)
     config = _with_twins(config)
     filled = with_defaults(config, schema, schema)
     if "published" in filled:
@@ -445,6 +447,17 @@ def _known(key: str, name: str, known: dict, what: str) -> None:
     if name not in known:
         names = ", ".join(known) or "none"
         raise ConfigError(f"{key}: unknown name {name!r}; known {what}: {names}")
+
+
+def _check_names(config: dict) -> None:
+    """Refuse names whose end Snakemake takes for a rule that feeds itself: 20 times the same."""
+    for section in ("models", "datasets", "configurations"):
+        for name in config.get(section, {}):
+            if loop := re.search(r"(.+)\1{19}$", name):
+                raise ConfigError(
+                    f"{section}.{name}: the name ends in {loop[1]!r}, 20 times in a row, which "
+                    "Snakemake refuses; choose another"
+                )
 
 
 def _check_cohort(name: str, cohort: dict, datasets: dict) -> None:

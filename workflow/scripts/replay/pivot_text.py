@@ -127,9 +127,11 @@ def rerun_command(study: Study, configfile: str, name: str, problem: int) -> str
         "cohorts": {one: window},
         "configurations": {name: {"cohorts": [one]}},
     }
-    # Through a file: Snakemake's --config makes text of every number in a mapping.
-    command = ["snakemake", "--cores", "1", name, "--configfile", configfile, f"{run}.yaml"]
+    # Through a file: Snakemake's --config makes text of every number in a mapping. Among the
+    # results, so that the checkout stays as it was committed.
+    file = f"results/{run}.yaml"
+    command = ["snakemake", "--cores", "1", name, "--configfile", configfile, file]
     return (
         "\nthis problem alone, again:\n"
-        f"  echo {shlex.quote(json.dumps(changes))} > {run}.yaml && {shlex.join(command)}"
+        f"  echo {shlex.quote(json.dumps(changes))} > {file} && {shlex.join(command)}"
     )

@@ -7,11 +7,14 @@ a rule: nothing is made from it, and times are nowhere else.
 import hashlib
 import os
 import platform
+import re
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from replay.storage import now, read_json, read_jsonl, sha256_file, write_json
+from replay.storage import StoredFileError, now, read_json, read_jsonl, sha256_file, write_json
 
 FORMAT = "replay-provenance/1"
 ROOT = Path(__file__).parents[3]
@@ -25,11 +28,14 @@ NUMERIC = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
     "PYTHONHASHSEED", "LD_PRELOAD",
 )  # fmt: skip
-# Words of a variable's name that say that its value is nobody's business.
-SECRET = {
-    "KEY", "KEYS", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS",
-    "AUTH", "URL", "URI", "ENDPOINT", "HEADERS",
-}  # fmt: skip
+# What in a variable's name, or its value, says that the value is nobody's business: rather a
+# setting too few in a sidecar than a secret in it.
+SECRET_NAME = re.compile(
+    "KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH|BEARER|JWT|DSN|PROXY|URL|URI|ADDR|HOST|ENDPOINT|HEADER"
+    "|COOKIE",
+    re.IGNORECASE,
+)
+SECRET_VALUE = re.compile(r"://[^\s]*@")  # scheme://user:password@host
 
 Hashes = str | dict[str, str]  # sha256 of a file, or of each file of a folder by relative path
 
@@ -49,8 +55,9 @@ def hashes(path: Path | str) -> Hashes | None:
 
 def sidecar_path(log: Path | str) -> Path:
     """Where the sidecar of the job with this log is: the same place under `provenance/`."""
-    head, _, tail = str(log).rpartition("/logs/")
-    return Path(head) / "provenance" / Path(tail).with_suffix(".json")
+    parts = Path(log).parts
+    place = 1 if parts[0] == "resources" else 2  # behind results/<run>: any name can be `logs`
+    return Path(*parts[:place], "provenance", *parts[place + 1 :]).with_suffix(".json")
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
@@ -58,7 +65,9 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if name.startswith(NUMERIC) and not SECRET & set(name.upper().split("_"))
+        if name.startswith(NUMERIC)
+        and not SECRET_NAME.search(name)
+        and not SECRET_VALUE.search(value)
     }
 
 
@@ -114,6 +123,26 @@ class Sidecar:
         self.facts = {"format": FORMAT, "rule": rule, "wildcards": wildcards, "params": params}
         self.began = now()
         self.inputs = {path: hashes(path) for path in inputs}
+        self.makers = self._makers()
+
+    def _makers(self) -> list[dict]:
+        """Sidecars of the jobs that made the inputs. Raises StoredFileError where an input is not
+        what any of them wrote; one without a sidecar is taken as it is.
+        """
+        if self.path.parts[0] == "resources":
+            return []
+        makers = [
+            s for s in sidecars(self.path.parts[1]) if self.inputs.keys() & s["outputs"].keys()
+        ]
+        for path, found in self.inputs.items():
+            wrote = {s["rule"]: s["outputs"][path] for s in makers if path in s["outputs"]}
+            if wrote and found not in wrote.values():
+                raise StoredFileError(
+                    f"{path}: changed since job {', '.join(wrote)} made it; delete it and run the "
+                    "same command, or, to take it as it is, delete the file under provenance/ that "
+                    "lists it as an output (the audit will say so)"
+                )
+        return makers
 
     def took_over(self, began: str) -> None:
         """Say when the oldest work that the outputs hold was begun."""
@@ -146,17 +175,39 @@ class Sidecar:
             pinned = {k: v for k, v in self.facts["params"].items() if k != "code"}
             return {outputs[0]: pinned.get("entry", pinned)}
         found: dict = {}
-        for sidecar in sidecars(Path(outputs[0]).parts[1]):
-            if self.inputs.keys() & sidecar["outputs"].keys():
-                found |= sidecar["sources"]
+        for sidecar in self.makers:
+            found |= sidecar["sources"]
         return found
+
+
+def read_sidecar(path: Path | str) -> dict:
+    """A sidecar; OSError where there is none, StoredFileError where the file is none."""
+    sidecar = read_json(path)
+    kinds = {"rule": str, "params": dict, "sources": dict, "inputs": dict, "outputs": dict}
+    if not (
+        isinstance(sidecar, dict)
+        and sidecar.get("format") == FORMAT
+        and all(isinstance(sidecar.get(key), kind) for key, kind in kinds.items())
+        and all(map(_is_hashes, [*sidecar["inputs"].values(), *sidecar["outputs"].values()]))
+    ):
+        raise StoredFileError(f"{path}: not a sidecar ({FORMAT}); delete it")
+    return sidecar
+
+
+def _is_hashes(value: Any) -> bool:
+    files = value.values() if isinstance(value, dict) else [value or ""]
+    return all(isinstance(sha256, str) for sha256 in files)
 
 
 def sidecars(run: str) -> list[dict]:
     """The sidecars of a run and of what it shares with others, in the order of their paths."""
     folders = (Path("resources/provenance"), Path("results") / run / "provenance")
     paths = (path for folder in folders for path in sorted(folder.rglob("[!.]*.json")))
-    return [read_json(path) for path in paths]
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # its job has begun anew meanwhile
+            found.append(read_sidecar(path))
+    return found
 
 
 def engine_facts(outputs: list[str]) -> list[dict]:

@@ -82,7 +82,7 @@ def _json(where: Path | str, value: Any, **layout: Any) -> str:
 def read_json(path: Path | str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refused)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoredFileError(f"{path}: not valid JSON ({error}); delete it and rerun") from error
 
 
