@@ -52,7 +52,7 @@ def test_changes_with_a_helper_module_and_with_data(tmp_path, monkeypatch):
 def test_every_script_rule_tracks_its_own_code(rules):
     text = rules.read_text(encoding="utf-8")
     scripts = re.findall(r'script:\s+"\.\./scripts/(\w+)\.py"', text)
-    assert scripts == re.findall(r'code_digest\("(\w+)"', text)
+    assert scripts == re.findall(r'code_digest\(\s*"(\w+)"', text)
 
 
 def test_no_pickle_is_read_and_no_foreign_code_is_run():
