@@ -78,12 +78,12 @@ def strays(folder: Path, jobs: list[Job]) -> list[Path]:
     `audit`, unless it is hidden.
     """
     outputs = {Path(path) for job in jobs for path in job.outputs}
-    sidecars = {job.sidecar for job in jobs}
+    made = outputs | {job.sidecar for job in jobs}
     found = (f for f in sorted(folder.rglob("*")) if f.is_symlink() or not f.is_dir())
     return [
         file
         for file in found
-        if file not in outputs | sidecars
+        if file not in made
         and not _is_passing(file.relative_to(folder))
         and (_is_hidden(file.relative_to(folder)) or outputs.isdisjoint(file.parents))
     ]
