@@ -54,7 +54,8 @@ def test_from_passes_to_analysis(checkpoint, tmp_path, monkeypatch):
     result = read_json(tmp_path / "records.json")
     assert result["pivots"] == []
     assert result["per_problem"][0]["rollout_accuracy"] == 1.0
-    assert read_json(passed / "engine.json") == []
+    facts = {"shard": "0-of-1", "engines": [], "requests": 0}
+    assert records.shard_facts([str(passed)]) == [facts]
     analysis = analyze(result["pivots"], 2)
     assert analysis["n_records"] == 0 and analysis["common_set"]["refeed"]["flip_rate"] is None
     json.dumps(analysis | controls(result), allow_nan=False)

@@ -6,7 +6,8 @@ import pytest
 
 from replay.grades import grade_pass, grade_solution, grade_trunks
 from replay.protocol import ARMS, PASSES, PROBE
-from replay.records import build, by_pivot, estimate, probe_comparison
+from replay.records import build, by_pivot, estimate, probe_comparison, shard_facts
+from replay.storage import write_json
 
 PIVOT = {
     "problem_id": 3, "cohort": "c", "rollout": 0, "gen_index": 1, "abs_pos": 17, "offset": 1,
@@ -192,3 +193,16 @@ def test_an_empty_text_is_unparsed():
     (graded,) = grade_trunks([row], {3: 4.0}, GRADING)
     assert (graded["outcome"], graded["reward"]) == ("unparsed", 0)
     assert set(graded["outcomes"].values()) == {"unparsed"}
+
+
+def test_of_a_shard_its_engines_and_all_requests_of_its_passes(tmp_path):
+    folders = [tmp_path / name for name in ("0-of-2", "1-of-2")]
+    timed = {"exact1": 1.5, "refeed": 2.5}
+    for folder, engines, problems in zip(folders, ([{"device": "cpu"}], []), (2, 0), strict=True):
+        seconds = [{"problem_id": i, "requests": 10 + i} | timed for i in range(problems)]
+        write_json(folder / "engine.json", engines)
+        write_json(folder / "seconds.json", seconds)
+    assert shard_facts([str(folder) for folder in folders]) == [
+        {"shard": "0-of-2", "engines": [{"device": "cpu"}], "requests": 42},
+        {"shard": "1-of-2", "engines": [], "requests": 0},
+    ]

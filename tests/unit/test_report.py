@@ -14,9 +14,11 @@ from replay.analysis import analyze
 from replay.beyond import beyond
 from replay.config import load_schema
 from replay.controls import controls
+from replay.page import gather
 from replay.protocol import PASSES
 from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
 from replay.rule_graph import svg
+from replay.storage import write_json, write_text
 from replay.tables import table1
 
 VOID = {"meta", "img", "br", "input"}
@@ -554,3 +556,39 @@ def test_figure_3_says_what_it_does_not_show(context):
     ]
     page = build_report(context | {"configurations": cases, "table": table1(cases)})
     assert "Not drawn: “Out”." in page
+
+
+def test_shards_are_gathered_over_configurations(tmp_path):
+    """Engine facts side by side where they differ, all requests, links to the passes of each."""
+    files = defaultdict(list)
+    stored = {"config": {"k": 1, "sections": {}}, "per_problem": [], "pivots": records("s")}
+    for name, device in (("one", "cpu"), ("other", "cuda")):
+        ran = [("0-of-2", [{"vllm": "0", "device": device}], 5), ("1-of-2", [], 0)]
+        contents = {
+            "records": stored,
+            "analyses": analysed(stored["pivots"]),
+            "browser": selection(),
+            "shards": [dict(zip(("shard", "engines", "requests"), s, strict=True)) for s in ran],
+        }
+        for kind, content in contents.items():
+            files[kind].append(tmp_path / kind / f"{name}.json")
+            write_json(files[kind][-1], content)
+    rows = [
+        {"name": name, "label": name, "model": "m", "numerics": "stock", "in_figure3": True,
+         "engine_set": "e", "trunk_sets": ["t"]}
+        for name in ("one", "other")
+    ]  # fmt: skip
+    table, registered = tmp_path / "table1.csv", tmp_path / "registration.json"
+    write_text(table, "a\n1\n")
+    write_json(registered, {})
+    cohort = tmp_path / "t" / "cohort.json"
+    write_json(cohort, {"problems": [], "note": ""})
+    gathered = gather(
+        run="r", title="t", rows=rows, cohorts=[cohort], invariance=[], table=table, figures=[],
+        registration=registered, rule_graph=table, output=tmp_path / "report" / "index.html",
+        **files,
+    )  # fmt: skip
+    assert gathered["engine"] == {"vllm": "0", "device": "one: cpu; other: cuda"}
+    assert gathered["counts"]["requests"] == 10
+    links = {link for each in gathered["origins"] for link in each["passes"] + each["trunks"]}
+    assert {"../passes/other/1-of-2/exact1.jsonl", "../trunks/t/0-of-2/trunks.jsonl"} <= links

@@ -1,4 +1,4 @@
-"""In: trunks and passes. Out: grades and records. No engine."""
+"""In: trunks and passes. Out: grades, records and facts of the shards. No engine."""
 
 
 rule grade:
@@ -30,7 +30,8 @@ rule records:
         passes=per_shard("passes/{configuration}/{shard}"),
         grades=f"{RESULTS}/grades/{{configuration}}",
     output:
-        f"{RESULTS}/records/{{configuration}}.json",
+        records=f"{RESULTS}/records/{{configuration}}.json",
+        shards=f"{RESULTS}/shards/{{configuration}}.json",
     log:
         f"{RESULTS}/logs/records/{{configuration}}.log",
     conda:

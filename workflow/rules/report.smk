@@ -130,11 +130,7 @@ rule report:
         cohorts=expand(
             f"{RESULTS}/screen/{{trunk_set}}/cohort.json", trunk_set=STUDY.trunk_sets
         ),
-        passes=expand(
-            f"{RESULTS}/passes/{{configuration}}/{{shard}}",
-            configuration=STUDY.configurations,
-            shard=STUDY.shards,
-        ),
+        shards=measured(per_configuration("shards/{configuration}.json")),
         invariance=invariance_checks,
         registration=f"{RESULTS}/registration.json",
         rule_graph=f"{RESULTS}/report/rulegraph.svg",

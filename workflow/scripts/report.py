@@ -16,7 +16,7 @@ def main(snakemake):
             records=data.records,
             analyses=data.analyses,
             cohorts=data.cohorts,
-            passes=data.passes,
+            shards=data.shards,
             invariance=data.invariance,
             table=data.table,
             figures=data.figures,

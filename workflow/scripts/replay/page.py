@@ -23,7 +23,7 @@ def gather(
     records: list[str],
     analyses: list[str],
     cohorts: list[str],
-    passes: list[str],
+    shards: list[str],
     invariance: list[str],
     table: str,
     figures: list[str],
@@ -37,11 +37,11 @@ def gather(
     """Context of `report.build_report`.
 
     `rows` are `Study.rows`; `records` and `analyses` are their files in the same order, and
-    `browser` those of `browser.run`; `passes` are folders `.../<configuration>/<shard>`;
-    `invariance` are self-checks, in files named after the engine set; `registration` is what
-    `registration.assess` found, `rule_graph` an SVG, `output` the page itself. A run on published
-    records has `published`, where they come from and what is left out, and `claims`, the file of
-    the paper's claims.
+    `browser` those of `browser.run`; `shards` are files `<configuration>.json` of
+    `records.shard_facts`; `invariance` are self-checks, in files named after the engine set;
+    `registration` is what `registration.assess` found, `rule_graph` an SVG, `output` the page
+    itself. A run on published records has no shards, but `published`, where they come from and what
+    is left out, and `claims`, the file of the paper's claims.
     """
     reports = {Path(path).parent.name: read_json(path) for path in cohorts}
     read = [
@@ -54,7 +54,9 @@ def gather(
         for row, record, analysis, data in zip(rows, records, analyses, browser, strict=True)
     ]
     configurations = [_configuration(row, reports) for row in read]
-    engines = [(Path(f).parent.name, facts) for f in passes for facts in _engines(f)]
+    ran = [(Path(path).stem, shard) for path in shards for shard in read_json(path)]
+    engines = [(name, flatten(facts)) for name, shard in ran for facts in shard["engines"]]
+    passes = [str(Path(output).parents[1] / "passes" / name / s["shard"]) for name, s in ran]
     return {
         "run": run,
         "title": title,
@@ -62,7 +64,7 @@ def gather(
         "configurations": configurations,
         "engine": _merged(engines),
         "invariance": _self_checks(rows, invariance),
-        "counts": _counts(configurations, passes),
+        "counts": _counts(configurations, [shard for _, shard in ran]),
         "table": pd.read_csv(table),
         "figures": {int(Path(path).stem.removeprefix("figure")): Path(path) for path in figures},
         "needed": needed_sentence(read),
@@ -119,11 +121,6 @@ def flatten(settings: dict, prefix: str = "") -> dict:
     return flat
 
 
-def _engines(passes_folder: str) -> list[dict]:
-    """Facts of the engines that ran a shard; none where no pivot was found and none started."""
-    return [flatten(facts) for facts in read_json(Path(passes_folder) / "engine.json")]
-
-
 def _merged(engines: list[tuple[str, dict]]) -> dict:
     """One value where all engines agree, else every value with the configurations that had it."""
     merged: dict = {}
@@ -150,7 +147,7 @@ def _self_checks(rows: list[dict], invariance: list[str]) -> list[dict]:
     ]
 
 
-def _counts(configurations: list[dict], passes: list[str]) -> dict:
+def _counts(configurations: list[dict], shards: list[dict]) -> dict:
     """Work done: each trunk counted once, however many configurations share it."""
     trunks = {
         (cohort["trunk_set"], problem["problem_id"]): problem
@@ -161,18 +158,12 @@ def _counts(configurations: list[dict], passes: list[str]) -> dict:
     }
     rollouts = sum(problem["rollouts"] for problem in trunks.values())
     right = sum(p["rollouts"] * p["rollout_accuracy"] for p in trunks.values())
-    seconds = [entry for folder in passes for entry in read_json(Path(folder) / "seconds.json")]
     return {
         "trunk_rollouts": rollouts,
         "trunk_accuracy": right / rollouts if rollouts else None,
         "pivots": sum(c["analysis"]["n_records"] for c in configurations),
-        "requests": sum(entry["requests"] * _passes_run(entry) for entry in seconds),
+        "requests": sum(shard["requests"] for shard in shards),
     }
-
-
-def _passes_run(entry: dict) -> int:
-    """Of how many passes an entry of seconds.json says how long they took."""
-    return len(entry.keys() - {"problem_id", "requests"})
 
 
 def commit() -> str:

@@ -252,3 +252,21 @@ def run(
         {entry["problem_id"]: entry["order"] for entry in ran},
     )
     write_json(output, records)
+
+
+def shard_facts(passes_folders: list[str]) -> list[dict]:
+    """Of each shard: its name, what its engines said of themselves (none where no pivot was found
+    and none started), and how many requests its passes took."""
+    return [
+        {
+            "shard": folder.name,
+            "engines": read_json(folder / "engine.json"),
+            "requests": sum(map(_requests, read_json(folder / "seconds.json"))),
+        }
+        for folder in map(Path, passes_folders)
+    ]
+
+
+def _requests(entry: dict) -> int:
+    """All of a problem: its entry in seconds.json has those of one pass and a key a pass."""
+    return entry["requests"] * len(entry.keys() - {"problem_id", "requests"})
