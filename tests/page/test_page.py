@@ -167,10 +167,14 @@ def test_nothing_is_wider_than_the_window(browser, page, width, dark):
     assert browser.problems == []
 
 
-def test_table_2_fits_a_window_of_1100_pixels(browser, page):
-    browser.open(page, width=1100)
-    table = "document.querySelector('#controls .scroll')"
-    assert browser.js(f"{table}.ariaLabel").startswith("Table 2")
+@pytest.mark.parametrize(
+    ("section", "caption", "width"),
+    [("controls", "Table 2", 1100), ("bits", "What is equal to the last bit", 960)],
+)
+def test_a_wide_table_fits_its_window(browser, page, section, caption, width):
+    browser.open(page, width=width)
+    table = f"document.querySelector('#{section} .scroll')"
+    assert browser.js(f"{table}.ariaLabel").startswith(caption)
     assert browser.js(f"{table}.scrollWidth") <= browser.js(f"{table}.clientWidth")
 
 
