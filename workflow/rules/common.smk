@@ -61,8 +61,8 @@ code_digest = cache(code_digest)
 LOCK_FILE = [str(p) for p in [registration.lock_path(REGISTRATION)] if p.exists()]
 
 # The millions of objects of a large plan stay: to look for garbage among them as often as Python
-# does takes a tenth of the time.
-gc.set_threshold(100_000)
+# does takes a tenth of the time. What a plan leaves meanwhile is some 100 MB.
+gc.set_threshold(1_000_000)
 
 LOCKS = []  # open files: closing one would release it
 
