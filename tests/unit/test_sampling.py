@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from replay.sampling import GOLDEN, _splitmix, draw, exponential, noise_streams
+from replay.sampling import GOLDEN, WIDTH, _splitmix, draw, exponential, noise_streams
 
 
 def tensors(rows, temperature, top_p, seeds, positions=0):
@@ -20,12 +20,11 @@ def tensors(rows, temperature, top_p, seeds, positions=0):
 
 
 def one_by_one(logits, temperature, top_p, seed, position):
-    """The definition, in numpy: nucleus by sorting, one exponential number a token."""
+    """The definition, in numpy: what is heavier than a token, one exponential number a token."""
     scaled = (logits / np.float32(temperature)).numpy()
     weights = np.exp(scaled - scaled.max()).astype(float)
-    order = np.argsort(-weights)
-    above = np.concatenate([[0.0], np.cumsum(weights[order])[:-1]])
-    nucleus = order[above < top_p * weights.sum()]
+    above = np.where(weights > weights[:, None], weights, 0).sum(1)
+    nucleus = np.flatnonzero((above < top_p * weights.sum()) | (top_p == 1))
     tokens = torch.arange(len(weights))
     noise = exponential(noise_streams(torch.tensor(seed), torch.tensor(position)), tokens).numpy()
     return nucleus[np.argmax(weights[nucleus] / noise[nucleus])]
@@ -38,11 +37,13 @@ def one_by_one(logits, temperature, top_p, seed, position):
     temperature=st.sampled_from([0.2, 0.7, 1.0, 3.0]),
     top_p=st.sampled_from([0.1, 0.5, 0.95, 1.0]),
     spread=st.sampled_from([0.5, 3.0, 12.0]),
+    ties=st.booleans(),
 )
 def test_a_draw_is_the_winner_of_the_race_over_the_nucleus(
-    seed, position, temperature, top_p, spread
+    seed, position, temperature, top_p, spread, ties
 ):
-    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(seed)) * spread
+    logits = torch.randn(4, WIDTH + 50, generator=torch.Generator().manual_seed(seed)) * spread
+    logits = logits.round() if ties else logits
     got = draw(logits, *tensors(4, temperature, top_p, seed, position))
     expected = [one_by_one(row, temperature, top_p, seed, position) for row in logits]
     assert got.tolist() == expected
@@ -73,12 +74,23 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
     assert together.tolist() == [int(token) for token in alone]
 
 
+def test_equal_weights_are_in_or_out_together_however_many_they_are():
+    """The nucleus ends amid tokens of one weight, of which some are among the heaviest WIDTH."""
+    logits = torch.zeros(4000, WIDTH + 50)
+    logits[:, : WIDTH - 4] = 1.0
+    share = 1 - 52 / ((WIDTH - 4) * np.e + 54)  # the first two of the 54 reach it
+    drawn = draw(logits, *tensors(4000, 1.0, share, torch.arange(4000)))
+    assert set(range(WIDTH - 4, WIDTH + 50)) <= set(drawn.tolist())
+
+
 def test_a_row_of_nan_is_given_a_token_and_changes_no_other_row():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4))
     arguments = tensors(3, 0.7, 0.95, torch.arange(3))
     expected = draw(logits, *arguments).tolist()
     logits[1, 7] = torch.nan
-    assert draw(logits, *arguments).tolist() == [expected[0], 0, expected[2]]
+    drawn = draw(logits, *arguments).tolist()
+    assert drawn[1] in range(50)
+    assert [drawn[0], drawn[2]] == [expected[0], expected[2]]
 
 
 def test_the_top_token_wins_where_nothing_else_is_in_the_nucleus():

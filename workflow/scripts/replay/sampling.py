@@ -11,7 +11,7 @@ import torch
 
 # splitmix64: the increment and the two multipliers, as signed 64-bit numbers.
 GOLDEN, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-LIKELY = 1e-4  # a weight, relative to the largest of its row, that few nuclei reach below
+WIDTH = 256  # heaviest tokens of a row that are looked at first: few nuclei are larger
 UNIT = 2**44  # parts of the largest weight: a vocabulary of them can be summed in 63 bits
 
 
@@ -31,39 +31,26 @@ def draw(
     weights = logits / temperature.to(logits.dtype)[:, None]
     weights.sub_(weights.amax(1, keepdim=True)).exp_()
     limit = torch.where(top_p < 1, top_p * weights.sum(1, dtype=torch.float64), torch.inf)
-    row, token = _candidates(weights, limit)
-    weight = weights[row, token]
-    inside = _mass_above(row, weight) < UNIT * limit[row]
-    score = weight.double() / exponential(streams[row], token)
+    tokens, whole = _race(weights, limit, streams, WIDTH)
+    # The one look at a result, after all is under way: before, the host would wait for the model.
+    if not whole.all():
+        rest = (~whole).nonzero(as_tuple=True)[0]
+        tokens[rest], _ = _race(weights[rest], limit[rest], streams[rest], weights.shape[1])
+    return tokens
+
+
+def _race(weights, limit, streams, width):
+    """Each row's winner among its `width` heaviest tokens, and whether they hold the nucleus."""
+    weight, token = weights.topk(min(width, weights.shape[1]))
+    # What the heavier ones weigh, in 1/UNIT: integers, whose sum is exact in any order.
+    mass = (weight.double() * UNIT).long()
+    below = mass.cumsum(1) - mass < UNIT * limit[:, None]
+    inside = weight >= torch.where(below, weight, torch.inf).amin(1, keepdim=True)
+    score = weight.double() / exponential(streams[:, None], token)
     score = torch.where(inside, score, -1.0)
-    best = score.new_full(limit.shape, -1.0).scatter_reduce_(0, row, score, "amax")
-    winners = torch.where(score == best[row], token, 0)
-    # A row of NaN has no candidate and keeps 0; the engine refuses it later.
-    return torch.zeros_like(streams).scatter_reduce_(0, row, winners, "amax")
-
-
-def _candidates(weights, limit):
-    """Rows (ascending) and tokens of all weights that can be in a nucleus."""
-    row, token = (weights >= LIKELY).nonzero(as_tuple=True)
-    mass = torch.zeros_like(limit).scatter_add_(0, row, weights[row, token].double())
-    covered = mass >= limit
-    if covered.all():
-        return row, token
-    least = torch.where(covered, LIKELY, torch.finfo(weights.dtype).tiny)
-    return (weights >= least.to(weights.dtype)[:, None]).nonzero(as_tuple=True)
-
-
-def _mass_above(row, weight):
-    """What the heavier candidates of its row weigh, for each candidate, in 1/UNIT.
-
-    Integers, so that the sum is exact in any order and beside any other rows; rows are ascending.
-    """
-    # Positive floats order as their bits do: by row, then from the heaviest down.
-    key, order = ((row << 32) - weight.view(torch.int32)).sort()
-    mass = (weight[order].double() * UNIT).long()
-    before = mass.cumsum(0) - mass
-    above = before[torch.searchsorted(key, key)] - before[torch.searchsorted(row, row)]
-    return torch.empty_like(above).scatter_(0, order, above)
+    winners = torch.where(score == score.amax(1, keepdim=True), token, 0)
+    # A row of NaN is given any token; the engine refuses it later.
+    return winners.amax(1), ~inside[:, -1]
 
 
 def noise_streams(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
