@@ -88,9 +88,7 @@ def test_a_row_of_nan_is_given_a_token_and_changes_no_other_row():
     arguments = tensors(3, 0.7, 0.95, torch.arange(3))
     expected = draw(logits, *arguments).tolist()
     logits[1, 7] = torch.nan
-    drawn = draw(logits, *arguments).tolist()
-    assert drawn[1] in range(50)
-    assert [drawn[0], drawn[2]] == [expected[0], expected[2]]
+    assert draw(logits, *arguments).tolist() == [expected[0], 0, expected[2]]
 
 
 def test_the_top_token_wins_where_nothing_else_is_in_the_nucleus():

@@ -44,13 +44,13 @@ def _race(weights, limit, streams, width):
     weight, token = weights.topk(min(width, weights.shape[1]))
     # What the heavier ones weigh, in 1/UNIT: integers, whose sum is exact in any order.
     mass = (weight.double() * UNIT).long()
-    below = mass.cumsum(1) - mass < UNIT * limit[:, None]
-    inside = weight >= torch.where(below, weight, torch.inf).amin(1, keepdim=True)
+    beyond = mass.cumsum(1) - mass >= UNIT * limit[:, None]
+    outside = weight < weight.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
     score = weight.double() / exponential(streams[:, None], token)
-    score = torch.where(inside, score, -1.0)
-    winners = torch.where(score == score.amax(1, keepdim=True), token, 0)
-    # A row of NaN is given any token; the engine refuses it later.
-    return winners.amax(1), ~inside[:, -1]
+    score = score.masked_fill(outside, -1.0)
+    winners = token.masked_fill(score != score.amax(1, keepdim=True), 0)
+    # A row of NaN has no winner and is given 0; the engine refuses it later.
+    return winners.amax(1), outside[:, -1]
 
 
 def noise_streams(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
