@@ -49,6 +49,13 @@ def test_a_draw_is_the_winner_of_the_race_over_the_nucleus(
     assert got.tolist() == expected
 
 
+def test_a_nucleus_may_be_larger_than_what_is_looked_at_first():
+    logits = torch.randn(4, 20 * WIDTH, generator=torch.Generator().manual_seed(5))
+    logits *= torch.tensor([[0.1], [1.0], [2.0], [9.0]])  # nuclei of 4,808, 3,813, 1,869 and 4
+    got = draw(logits, *tensors(4, 1.0, 0.95, 11, 3))
+    assert got.tolist() == [one_by_one(row, 1.0, 0.95, 11, 3) for row in logits]
+
+
 def test_draws_follow_the_truncated_distribution():
     logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1)) * 2
     count = 40_000

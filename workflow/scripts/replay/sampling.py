@@ -31,16 +31,11 @@ def draw(
     weights = logits / temperature.to(logits.dtype)[:, None]
     weights.sub_(weights.amax(1, keepdim=True)).exp_()
     limit = torch.where(top_p < 1, top_p * weights.sum(1, dtype=torch.float64), torch.inf)
-    tokens, whole = _race(weights, limit, streams, WIDTH)
-    # The one look at a result, after all is under way: before, the host would wait for the model.
-    if not whole.all():
-        rest = (~whole).nonzero(as_tuple=True)[0]
-        tokens[rest], _ = _race(weights[rest], limit[rest], streams[rest], weights.shape[1])
-    return tokens
+    return _winners(weights, limit, streams, WIDTH)
 
 
-def _race(weights, limit, streams, width):
-    """Each row's winner among its `width` heaviest tokens, and whether they hold the nucleus."""
+def _winners(weights, limit, streams, width):
+    """Each row's winner, among its `width` heaviest tokens where these hold the nucleus."""
     weight, token = weights.topk(min(width, weights.shape[1]))
     # What the heavier ones weigh, in 1/UNIT: integers, whose sum is exact in any order.
     mass = (weight.double() * UNIT).long()
@@ -48,9 +43,13 @@ def _race(weights, limit, streams, width):
     outside = weight < weight.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
     score = weight.double() / exponential(streams[:, None], token)
     score = score.masked_fill(outside, -1.0)
-    winners = token.masked_fill(score != score.amax(1, keepdim=True), 0)
     # A row of NaN has no winner and is given 0; the engine refuses it later.
-    return winners.amax(1), outside[:, -1]
+    winners = token.masked_fill(score != score.amax(1, keepdim=True), 0).amax(1)
+    # The one look at a result, after all is under way: before, the host would wait for the model.
+    if width < weights.shape[1] and not (whole := outside[:, -1]).all():
+        rest = (~whole).nonzero(as_tuple=True)[0]
+        winners[rest] = _winners(weights[rest], limit[rest], streams[rest], 16 * width)
+    return winners
 
 
 def noise_streams(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
