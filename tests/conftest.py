@@ -1,5 +1,6 @@
 """What tests share: the small real model, and where the reference material lies."""
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,7 +56,10 @@ def checkpoint() -> Path:
     from replay.models import fetch
 
     folder = ROOT / "resources" / "models" / "smollm2-135m"
-    if not folder.is_dir():
-        catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
-        fetch("smollm2-135m", catalog["models"]["smollm2-135m"], folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / ".tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # `make test` has two processes that want it
+        if not folder.is_dir():
+            catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
+            fetch("smollm2-135m", catalog["models"]["smollm2-135m"], folder)
     return folder

@@ -38,17 +38,17 @@ def context(*_args, **_kwargs):
     return SimpleNamespace(status_code=200, headers=headers, json=lambda: content)
 
 
-def problems(folder: Path, severity: Severity = Severity.REQUIRED) -> list[str]:
+def problems(folder: Path, profiles: tuple[str, ...] = PROFILES) -> list[str]:
     """What the validator finds wrong with the crate in a folder."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HttpRequester, "get", context, raising=False)
-        for profile in PROFILES:
+        for profile in profiles:
             result = services.validate(
                 {
                     "rocrate_uri": str(folder),
                     "profile_identifier": profile,
-                    "requirement_severity": severity,
+                    "requirement_severity": Severity.REQUIRED,
                     "no_cache": True,
                 }
             )

@@ -20,7 +20,7 @@ TINY = {
     "cohorts": {
         "primary": {"dataset": "word-problems", "start": 0, "n": 2},
         "screened": {
-            "dataset": "word-problems", "start": 2, "n": 1, "screen": {"scan_limit": 8},
+            "dataset": "word-problems", "start": 3, "n": 1, "screen": {"scan_limit": 8},
         },
     },
     "engine": {

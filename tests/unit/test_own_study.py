@@ -53,7 +53,8 @@ def test_the_guide_to_a_new_grader_holds(tmp_path):
     grader, test = (textwrap.dedent(c) for c in re.findall(r"^(?: {7}.*\n)+", guide, flags=re.M))
     for name in ("config", "docs", "tests/unit", "tests/data", "workflow"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     scripts, tests = tmp_path / "workflow" / "scripts", tmp_path / "tests" / "unit"
 
     def python(*arguments, folder=tmp_path):

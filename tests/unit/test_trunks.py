@@ -76,13 +76,14 @@ def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, mon
     seal_folder(scan)
     write_text(dataset, "")
     write_json(cohort, {"name": "c", "problems": [{"index": 0, "admitted": True}]})
-    monkeypatch.setattr(trunks, "load_tokenizer", lambda model: None)
+    write_json(tmp_path / "model" / "config.json", {})
+    monkeypatch.setattr(trunks, "load_tokenizer", lambda model: pytest.fail("takes seconds"))
     monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
     monkeypatch.setattr(trunks, "load_problems", lambda *_, **__: [Problem(0, "1 + 1?", 2.0)])
     monkeypatch.setattr(trunks, "link_state", copy_text)
-    monkeypatch.setattr(trunks.TrunkGenerator, "check_context", lambda *_: None)
-    folder, settings = tmp_path / "trunks", {"dataset": None}
-    trunks.run(settings, "", "0-of-1", cohort, scan, dataset, "", folder, io.StringIO())
+    settings = {"dataset": None, "engine": {"max_model_len": 8}, "trunks": {"max_tokens": 8}}
+    model, folder = tmp_path / "model", tmp_path / "trunks"
+    trunks.run(settings, "", "0-of-1", cohort, scan, dataset, model, folder, io.StringIO())
     assert list(read_jsonl(folder / "trunks.jsonl")) == [{"problem_id": 0}]
     assert read_json(folder / "engine.json") == [{"device": "cpu"}]
     assert (folder / "kv" / "0.safetensors").read_text() == "state"

@@ -159,6 +159,7 @@ class Engine:
         if cpu and settings["numerics"] == "batch-invariant":
             self.llm.collective_rpc("pin_linear_rows")
         self.numerics_in_force = self._numerics_in_force()
+        self.llm.collective_rpc("keep_what_is_there")
         self.start_seconds = time.monotonic() - started
 
     def _watch_process(self) -> None:

@@ -10,13 +10,14 @@ import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from replay.storage import atomic_path, link, not_written
+
+if TYPE_CHECKING:  # importing it takes seconds, and who only names or links states does without
+    import torch
 
 FORMAT = "kv-state/2"
 
@@ -52,7 +53,7 @@ def link_state(source: Path, target: Path) -> None:
         link(rank_file(source, rank), rank_file(target, rank))
 
 
-def block_dimension(kv_cache: torch.Tensor, num_blocks: int) -> int:
+def block_dimension(kv_cache: "torch.Tensor", num_blocks: int) -> int:
     """Axis of a layer's cache that counts blocks: 0, or 1 where keys and values come first."""
     shape = tuple(kv_cache.shape)
     if shape[:2] == (2, num_blocks):
@@ -62,8 +63,10 @@ def block_dimension(kv_cache: torch.Tensor, num_blocks: int) -> int:
     raise KVStateError(f"no axis of a KV cache of shape {shape} counts {num_blocks} blocks")
 
 
-def block_digests(layers: list[torch.Tensor]) -> list[str]:
+def block_digests(layers: "list[torch.Tensor]") -> list[str]:
     """sha256 of each block over all layers; `layers` are contiguous, block index first."""
+    import torch
+
     parts = [layer.view(torch.uint8).numpy() for layer in layers]
 
     def digest(block: int) -> str:
@@ -82,7 +85,9 @@ class KVWorkerExtension:
     def _num_blocks(self) -> int:
         return self.model_runner.kv_cache_config.num_blocks
 
-    def read_kv_blocks(self, block_ids: list[int]) -> list[torch.Tensor]:
+    def read_kv_blocks(self, block_ids: list[int]) -> "list[torch.Tensor]":
+        import torch
+
         layers = []
         for kv_cache in self.model_runner.kv_caches:
             axis = block_dimension(kv_cache, self._num_blocks())
@@ -92,6 +97,8 @@ class KVWorkerExtension:
 
     def save_kv_blocks(self, block_ids: list[int], metadata: dict[str, str], path: str) -> None:
         """Write this rank's part of the blocks, over all layers."""
+        from safetensors.torch import save_file
+
         layers = self.read_kv_blocks(block_ids)
         metadata = metadata | {"sha256": json.dumps(block_digests(layers))}
         tensors = {f"layer.{i}": layer for i, layer in enumerate(layers)}
@@ -106,6 +113,8 @@ class KVWorkerExtension:
 
         Raises KVStateError when the file or what is read back is not what was saved.
         """
+        import torch
+
         state, path = path, str(rank_file(path, self.rank))
         if read_description(path) != read_description(state):
             raise KVStateError(f"{path}: not of the same state as {state}; delete both and rerun")
@@ -172,7 +181,7 @@ def describe(sequences: list[list[int]], block_size: int, ranks: int = 1) -> dic
     }
 
 
-def read_blocks(path: Path | str) -> tuple[list[torch.Tensor], list[str]]:
+def read_blocks(path: Path | str) -> "tuple[list[torch.Tensor], list[str]]":
     """The layers of a state file, block index first, and the sha256 that it names for each block.
 
     Raises KVStateError when these do not belong together.
@@ -206,7 +215,7 @@ def gib(size: float) -> str:
 def read_description(path: Path | str) -> Description:
     """What a KV state file says it holds; KVStateError when it is not such a file."""
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with safe_open(str(path), framework="np") as file:
             metadata = file.metadata() or {}
         if metadata.get("format") == FORMAT:
             return Description(

@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
@@ -58,8 +59,11 @@ class TrunkGenerator:
         self.workspace = workspace
         self.model = model
         self.settings = settings
-        self.tokenizer = load_tokenizer(model)
         self.engine: Engine | None = None
+
+    @cached_property
+    def tokenizer(self):
+        return load_tokenizer(self.model)
 
     def piece(self, index: int) -> Path:
         return self.workspace.path(f"{index}.json")
@@ -189,13 +193,14 @@ def run(
     determines = [settings, code, shard, cohort, sha256_file(dataset), software_versions()]
     workspace = Workspace(folder, determines)
     generator = TrunkGenerator(workspace, model, settings)
-    generator.check_context(wanted)
     for problem in wanted:
         piece, state = generator.piece(problem.index), generator.kv_piece(problem.index)
         scanned = Path(scan_folder) / piece.name
         if scanned.exists() and not piece.exists():
             link_state(Path(scan_folder) / state.name, state)
             workspace.save(piece.name, read_json(scanned))
+    # With all of them there, as of a screened cohort, there is nothing to load a tokenizer for.
+    generator.check_context([p for p in wanted if not generator.piece(p.index).exists()])
     with progress(console, f"trunks {cohort['name']} {shard}", len(wanted), "problem") as bar:
         for problem in wanted:
             generator.rollouts(problem)

@@ -1,5 +1,6 @@
 """What is added to vLLM's worker, through its own `worker_extension_cls`."""
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -36,6 +37,13 @@ class WorkerExtension(KVWorkerExtension):
             layer.cpu_linear = in_fixed_rows(layer.cpu_linear)
         self.linear_rows = LINEAR_ROWS
         return len(layers)
+
+    def keep_what_is_there(self) -> None:
+        """Nothing of it is garbage before the process ends, whose last look for some took seconds.
+
+        vLLM does so in the process of its engine, and not in its workers.
+        """
+        gc.freeze()
 
     def numerics_in_force(self) -> dict:
         """What computes this worker's attention and matrix products, and whether it caches."""
