@@ -23,12 +23,12 @@ demo: setup
 	snakemake --cores $(CORES) all
 	@echo "Open results/demo/report/index.html"
 
-# What fails soonest comes first. The engines' tests ask also whether a second run has nothing to do
-# and goes on after a kill: they take longest, and half of it on one core, while something starts.
-# What starts no engine runs in the time that they leave; with `nice`, as an engine takes all cores.
-test: setup
-	$(MAKE) -j2 --output-sync=target lint page
-	$(MAKE) -j3 --output-sync=target engine dry-run unit integration
+# What fails soonest comes first. The engines' tests, which ask also whether a second run has nothing
+# to do and goes on after a kill, take longest, and half of it on one core, while something starts:
+# the last others run in the time that they leave; with `nice`, as an engine takes all cores.
+test: setup format lint
+	$(MAKE) -j2 --output-sync=target dry-run page
+	$(MAKE) -j3 --output-sync=target unit integration engine
 
 format: setup
 	ruff format --check .
@@ -40,7 +40,7 @@ lint: format
 	snakemake --lint --configfile config/published.yaml
 
 dry-run: setup
-	nice -n 19 python -m pytest -q $(PLANS)
+	python -m pytest -q $(PLANS)
 
 unit: setup
 	nice -n 19 python -m pytest tests/unit
