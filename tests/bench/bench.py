@@ -105,7 +105,7 @@ def arguments() -> argparse.Namespace:
 def configured(options):
     """The configuration, its checkpoint, and the first problem of its dataset."""
     from replay.config import load_study, read_config
-    from replay.datasets import load_problems
+    from replay.datasets import answer_kind, load_problems
 
     row = load_study(read_config(options.config)).configurations[options.configuration]
     model = ROOT / "resources" / "models" / row.model
@@ -115,7 +115,7 @@ def configured(options):
             raise SystemExit(
                 f"{path} is missing; run `snakemake --cores 1 {path.relative_to(ROOT)}`"
             )
-    return row, model, load_problems(dataset)[0]
+    return row, model, load_problems(dataset, answer_kind(row.trunk_sets[0].settings["dataset"]))[0]
 
 
 def vllm_parameters(request, sampling: dict):

@@ -139,7 +139,7 @@ def generate(options) -> None:
     configuration, model = prepare(options)
     generator = start(options, configuration, model)
     engine, sampling = generator.engine, configuration.sections["continuations"]
-    problem = load_problems(ROOT / "workflow" / "data" / "word-problems.jsonl")[0]
+    problem = load_problems(ROOT / "workflow" / "data" / "word-problems.jsonl", "number")[0]
     rows, seconds = timed(lambda: generator._generate(problem, generator.kv_piece(0)))
     tokens = sum(len(row["token_ids"]) for row in rows)
     work = planned(generator, configuration, rows)

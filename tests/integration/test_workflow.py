@@ -4,11 +4,14 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
 import pandas as pd
 import pytest
+import yaml
 from kills import killed_runs
 from tiny_run import TINY
 
@@ -161,6 +164,26 @@ def test_stock_refeed_differs_on_some_channel(finished):
     records = finished.read("results/tiny/records/main.json")["pivots"]
     assert not all(row["probe_equal_refeed"] for row in records)
     assert all(row["probe_equal_exact2"] for row in records)
+
+
+def test_a_study_with_answers_of_another_kind_comes_to_its_page(finished):
+    """The example of docs/own-study.md, smaller."""
+    example = yaml.safe_load((finished.folder / "config/examples/yes-no.yaml").read_text())
+    sizes = {name: TINY[name] for name in ("engine", "trunks", "pivots", "continuations")}
+    cohort = {"mixed": {"dataset": "questions", "start": 0, "n": 2}}
+    rows = {"stock": example["configurations"]["stock"]}
+    config = finished.configure(**example | sizes | {"cohorts": cohort, "configurations": rows})
+    finished.snakemake("all", config=config)
+    page = (finished.folder / "results/yes-no/report/index.html").read_text(encoding="utf-8")
+    assert "Is 7 larger than 4?" in page
+    pivots = finished.read("results/yes-no/records/stock.json")["pivots"]
+    keys = [str(pivots[0][name]) for name in ("problem_id", "rollout", "abs_pos")]
+    command = [sys.executable, "workflow/scripts/pivot.py", "--configfile", str(config), "stock"]
+    shown = subprocess.run(
+        [*command, *keys], cwd=finished.folder, capture_output=True, text=True, check=True
+    )
+    assert "larger than" in shown.stdout
+    assert finished.planned("all", config=config) == {}
 
 
 def test_a_second_run_has_nothing_to_do(finished):

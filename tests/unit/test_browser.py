@@ -1,9 +1,12 @@
 """What the pivot browser is given: each text once, divergences marked, within its budget."""
 
+import json
+
 import pytest
 
 from replay import browser
-from replay.browser import Texts, build, continuation, dumped, segments
+from replay.browser import Texts, build, continuation, dumped, segments, stored_texts
+from replay.grading import GRADERS
 from replay.protocol import PASSES
 from replay.storage import read_json, write_json, write_jsonl
 
@@ -176,3 +179,16 @@ def test_run_reads_the_stored_files(checkpoint, tmp_path):
     assert chosen(selection) == KEYS
     assert selection["problems"]["0"] == {"question": "1?", "answer": 1.0}
     assert len(selection["rollouts"]["0/0"]["segments"]) == 5
+
+
+@pytest.mark.parametrize("grader", GRADERS)
+def test_answers_of_every_kind_are_shown(grader, tmp_path, monkeypatch):
+    examples = {"number": "7", "letter": "B", "yes-no": "yes", "latex": "$x^2$"}
+    answer = examples[GRADERS[grader].answers]
+    dataset = tmp_path / "problems.jsonl"
+    dataset.write_text(json.dumps({"question": "what?", "answer": answer}) + "\n")
+    monkeypatch.setattr(browser, "load_tokenizer", lambda model: None)
+    records = RECORDS | {"config": {"k": 1, "sections": {"grading": {"grader": grader}}}}
+    shown = stored_texts(records, [], [], [], str(dataset), "model").problems[0]
+    assert shown["question"] == "what?"
+    assert str(shown["answer"]).strip("$").removesuffix(".0") == answer.strip("$")

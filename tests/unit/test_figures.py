@@ -197,6 +197,17 @@ def test_figure3_thins_long_curves_without_losing_their_ends(drawn):
     assert np.abs(curve.get_ydata()[1:-1] / 100 - curve.get_xdata()[1:-1] * 200).max() < 1e-9
 
 
+@pytest.mark.parametrize("largest", [6e-2, 0.5, 9.0])
+def test_figure3_labels_of_one_decade_or_more_do_not_overlap(drawn, largest):
+    figure3({"few": [record(0, 0, 0, 0, 0.0, 2e-2), record(1, 0, 0, 0, 0.0, largest)]})
+    log = drawn[0].axes[1]
+    labels = [label for label in log.get_xticklabels(which="both") if label.get_text()]
+    low, high = log.get_xlim()
+    boxes = [x.get_window_extent() for x in labels if low <= x.get_position()[0] <= high]
+    assert len(boxes) >= 2
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
 def test_figure3_with_all_differences_zero(drawn):
     figure3({"pinned": [record(0, 0, 0, 0, 0.0, 0.0)]})
     assert [line.get_ydata()[0] for line in drawn[0].axes[0].lines] == [100, 100]

@@ -24,7 +24,7 @@ def test_the_example_is_a_valid_study_in_under_30_lines(monkeypatch):
     check_local_sources(load_study(read_config(EXAMPLE)))
     lines = EXAMPLE.read_text().splitlines()
     assert len(lines) < 30 and f"configuration, {len(lines)} lines" in PAGE
-    problems = load_problems(DATA, answers="yes-no")
+    problems = load_problems(DATA, "yes-no")
     assert f"{len(problems)} yes/no" in PAGE.replace("\n", " ")
     assert {problem.answer for problem in problems} == {"yes", "no"}
 

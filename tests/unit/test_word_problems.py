@@ -46,7 +46,7 @@ def test_the_committed_file_is_what_the_generator_writes(tmp_path):
 
 
 def test_the_file_is_a_dataset(rows):
-    problems = load_problems(DATA_FILE)
+    problems = load_problems(DATA_FILE, "number")
     assert len(problems) == SIZE
     assert [(p.question, p.answer) for p in problems] == [
         (row["question"], row["answer"]) for row in rows

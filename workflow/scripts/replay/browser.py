@@ -13,6 +13,7 @@ import pandas as pd
 
 from replay.analysis import common_set, flipped, pivot_frame
 from replay.datasets import load_problems
+from replay.grading import GRADERS
 from replay.prompts import load_tokenizer
 from replay.protocol import ARMS, REFERENCE, others, passes_of, pivot_key
 from replay.records import by_pivot
@@ -131,7 +132,7 @@ class Texts:
         decode: Decode,
     ):
         self.problems, self.decode = problems, decode
-        self.grader = records["config"]["sections"]["grading"]["grader"]
+        self.grader = grader_of(records)
         self.trunks = {(row["problem_id"], row["rollout"]): row for row in trunks}
         self.raw = {name: by_pivot(rows) for name, rows in passes.items()}
         self.grades = {name: by_pivot(rows) for name, rows in grades.items()}
@@ -202,6 +203,11 @@ def dumped(value: dict) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def grader_of(records: dict) -> str:
+    """The configured grader of these records."""
+    return records["config"]["sections"]["grading"]["grader"]
+
+
 def stored_texts(
     records: dict,
     passes_folders: list[str],
@@ -217,9 +223,10 @@ def stored_texts(
         return [row for path in paths if path.exists() for row in read_jsonl(path)]
 
     tokenizer = load_tokenizer(model)
+    problems = load_problems(dataset, GRADERS[grader_of(records)].answers)
     return Texts(
         records,
-        {p.index: {"question": p.question, "answer": p.answer} for p in load_problems(dataset)},
+        {p.index: {"question": p.question, "answer": p.answer} for p in problems},
         rows(trunk_folders, "trunks"),
         {name: rows(passes_folders, name) for name in passes_of(records)},
         {name: rows(grades_folders, name) for name in passes_of(records)},

@@ -97,19 +97,14 @@ def answer_kind(entry: dict) -> str:
     return entry.get("answers", "number")
 
 
-def load_problems(
-    path: Path | str,
-    question_field: str = "question",
-    answer_field: str = "answer",
-    answers: str = "number",
-) -> list[Problem]:
-    """All problems of a JSON Lines file, in order; `answers` is a key of ANSWERS.
+def load_problems(path: Path | str, answers: str) -> list[Problem]:
+    """All problems of a file that `fetch` wrote, in order; `answers` is a key of ANSWERS.
 
     Raises DatasetError naming the file and the line of the first row that is blank, no JSON object,
     names a key twice, or lacks a question (text) or an answer of its kind.
     """
     return [
-        _problem(index, where, row, question_field, answer_field, answers)
+        _problem(index, where, row, "question", "answer", answers)
         for index, (where, row) in enumerate(_json_lines(Path(path)))
     ]
 

@@ -23,6 +23,7 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullFormatter
 
 from replay.analysis import common_set, flipped, pivot_frame
 from replay.controls import COMPARISONS
@@ -294,6 +295,7 @@ def figure3(deltas: pd.DataFrame, pdf: str | Path, png: str | Path) -> None:
         zero.set_ylabel("cumulative share of pivots (%)")
         log.set_xscale("log")
         log.set_xlim(span)
+        log.xaxis.set_minor_formatter(NullFormatter())  # within a decade they print over each other
         log.set_xlabel(
             "largest first-token logprob difference\nfrom exact pass 1 over both arms (nats)"
         )

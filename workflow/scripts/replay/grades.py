@@ -95,7 +95,7 @@ def run(
         return (row for passed in passes_folders for row in read_jsonl(Path(passed) / name))
 
     tokenizer = load_tokenizer(model)
-    problems = load_problems(dataset, answers=GRADERS[grading["grader"]].answers)
+    problems = load_problems(dataset, GRADERS[grading["grader"]].answers)
     golds = {problem.index: problem.answer for problem in problems}
     rows = [row for trunks in trunk_folders for row in read_jsonl(Path(trunks) / "trunks.jsonl")]
     trunks = {(row["problem_id"], row["rollout"]): row for row in rows}

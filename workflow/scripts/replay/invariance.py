@@ -203,7 +203,7 @@ def run(settings: dict, dataset: Path | str, model: Path | str, path: Path | str
     """Start the engine, check it on the dataset's first problems and write the result."""
     size = SIZES[settings["engine"]["device"]]
     tokenizer = load_tokenizer(model)
-    problems = load_problems(dataset, answers=answer_kind(settings["dataset"]))[: size.prompts]
+    problems = load_problems(dataset, answer_kind(settings["dataset"]))[: size.prompts]
     prompts = [prompt_token_ids(tokenizer, p, settings["prompt"]) for p in problems]
     engine = Engine(model, settings["engine"])
     checks = check_engine(engine, prompts, size)

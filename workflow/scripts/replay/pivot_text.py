@@ -32,7 +32,9 @@ def show(config: dict, name: str, key: Key) -> str:
         raise PivotError("the texts of published records are not stored")
     path = Path("results") / study.config["run"] / "records" / f"{name}.json"
     if not path.exists():
-        raise PivotError(f"{path} is missing: run `snakemake --cores 1 {name}` first")
+        raise PivotError(
+            f"{path} is missing: run `snakemake --cores 1 {name}`, with the --configfile of the run"
+        )
     records = read_json(path)
     found = {pivot_key(record): record for record in records["pivots"]}
     if key not in found:

@@ -100,7 +100,7 @@ def run(
     Returns when the oldest of them was begun.
     """
     cohort = Cohort(cohort_name, settings["cohort"])
-    problems = candidates(cohort, load_problems(dataset, answers=answer_kind(settings["dataset"])))
+    problems = candidates(cohort, load_problems(dataset, answer_kind(settings["dataset"])))
     determines = [settings, code, sha256_file(dataset), software_versions()]
     workspace = Workspace(scan_folder, determines)
     finished = workspace.path("finished")

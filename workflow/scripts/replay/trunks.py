@@ -188,7 +188,7 @@ def run(
     check_folder(scan_folder)
     cohort = read_json(cohort_file)
     admitted = [entry["index"] for entry in cohort["problems"] if entry["admitted"]]
-    problems = load_problems(dataset, answers=answer_kind(settings["dataset"]))
+    problems = load_problems(dataset, answer_kind(settings["dataset"]))
     wanted = [problems[index] for index in shard_of(admitted, shard)]
     determines = [settings, code, shard, cohort, sha256_file(dataset), software_versions()]
     workspace = Workspace(folder, determines)
