@@ -7,8 +7,9 @@ import pytest
 from replay import trunks
 from replay.datasets import Problem
 from replay.passes import plan
+from replay.prompts import CheckpointError
 from replay.storage import read_json, read_jsonl, seal_folder, write_json, write_text
-from replay.trunks import block_owners, resumable, shard_of, stable_seed
+from replay.trunks import TrunkGenerator, block_owners, resumable, shard_of, stable_seed
 
 
 def test_seeds_are_the_published_hash():
@@ -91,3 +92,19 @@ def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, mon
 
 def copy_text(source, target):
     write_text(target, source.read_text())
+
+
+def test_a_prompt_that_does_not_fit_is_named_before_an_engine_starts(monkeypatch):
+    monkeypatch.setattr(trunks, "context_limit", lambda model: None)
+    monkeypatch.setattr(TrunkGenerator, "prompt", lambda self, problem: [0] * len(problem.question))
+    settings = {"engine": {"max_model_len": 100}, "trunks": {"max_tokens": 60}}
+    generator = TrunkGenerator(None, "model", settings)
+    problems = [Problem(3, "q" * 40, 1.0), Problem(5, "q" * 41, 1.0), Problem(8, "q", 1.0)]
+    generator.check_context([problems[0], problems[2]])
+    generator.check_context([])
+    says = r"max_model_len is 100, but the longest prompt \(41 tokens, problem 5\) .* take 101"
+    with pytest.raises(CheckpointError, match=says):
+        generator.check_context(problems)
+    monkeypatch.setattr(trunks, "context_limit", lambda model: 64)
+    with pytest.raises(CheckpointError, match="max_model_len is 100, the model's context is 64"):
+        generator.check_context(problems[2:])

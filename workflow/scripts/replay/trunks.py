@@ -92,12 +92,13 @@ class TrunkGenerator:
             raise CheckpointError(
                 f"engine.max_model_len is {limit}, the model's context is {allowed} tokens"
             )
-        longest = max((len(self.prompt(problem)) for problem in problems), default=0)
+        lengths = ((len(self.prompt(problem)), problem.index) for problem in problems)
+        longest, index = max(lengths, default=(0, None))
         sampled = self.settings["trunks"]["max_tokens"]
         if longest + sampled > limit:
             raise CheckpointError(
-                f"engine.max_model_len is {limit}, but the longest prompt ({longest} tokens) and "
-                f"trunks.max_tokens ({sampled}) take {longest + sampled}"
+                f"engine.max_model_len is {limit}, but the longest prompt ({longest} tokens, "
+                f"problem {index}) and trunks.max_tokens ({sampled}) take {longest + sampled}"
             )
 
     def _generate(self, problem: Problem, kv_path: Path) -> list[dict]:
