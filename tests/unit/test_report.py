@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,11 +13,11 @@ import pytest
 from replay import registration
 from replay.analysis import analyze
 from replay.beyond import beyond
-from replay.config import load_schema
+from replay.config import load_schema, load_study, read_config
 from replay.controls import controls
-from replay.page import gather
+from replay.page import flatten, gather
 from replay.protocol import PASSES
-from replay.report import ENGINE_FACTS, answer, build_report, reading, verdict
+from replay.report import ENGINE_FACTS, _meanings, answer, build_report, reading, verdict
 from replay.rule_graph import svg
 from replay.storage import write_json, write_text
 from replay.tables import table1
@@ -374,6 +375,15 @@ def test_settings_are_explained_by_the_schema(context):
     assert k in text
     assert "Settings in which the configurations differ" in text
     assert "not set" in text
+
+
+def test_every_setting_of_a_study_is_explained():
+    meanings = _meanings(load_schema()["$defs"])
+    config = Path(__file__).parents[2] / "config" / "config.yaml"
+    for configuration in load_study(read_config(config)).configurations.values():
+        names = flatten(configuration.sections)
+        assert {"engine.numerics", "grading.grader"} <= names.keys()
+        assert [name for name in names if not meanings[name]] == []
 
 
 def test_table_read_back_from_csv_gives_the_same_page(context, tmp_path):

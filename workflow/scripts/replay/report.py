@@ -129,9 +129,7 @@ def build_report(context: dict) -> str:
     if missing := REQUIRED - context.keys():
         raise ValueError(f"the report's context lacks {', '.join(sorted(missing))}")
     configurations = context["configurations"]
-    schema = load_schema()
-    meanings = {name: text for s in SECTIONS for name, text in _described(s, schema["$defs"][s])}
-    meanings |= {name: schema["$defs"][name]["description"] for name in VALUES}
+    meanings = _meanings(load_schema()["$defs"])
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -761,11 +759,19 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _described(name: str, schema: dict) -> Iterator[tuple[str, str]]:
-    """Dotted names of a section's settings, and what the configuration schema says of them."""
+def _meanings(definitions: dict) -> dict[str, str]:
+    """What the configuration schema says of each setting, by its dotted name in the records."""
+    meanings = {name: definitions[name]["description"] for name in VALUES}
+    for section in SECTIONS:
+        meanings |= _described(section, definitions[section], definitions)
+    return meanings | {"engine.numerics": definitions["numerics"]["description"]}
+
+
+def _described(name: str, schema: dict, definitions: dict) -> Iterator[tuple[str, str]]:
     for key, child in schema.get("properties", {}).items():
+        child = definitions[child["$ref"].rpartition("/")[2]] | child if "$ref" in child else child
         yield f"{name}.{key}", child.get("description", "")
-        yield from _described(f"{name}.{key}", child)
+        yield from _described(f"{name}.{key}", child, definitions)
 
 
 def _setup(configurations: list[dict]) -> dict:
