@@ -28,7 +28,8 @@ def test_keeps_mixed_problems_until_enough_are_found():
     found = rollouts({2: 4, 3: 1, 4: 0, 5: 3, 6: 2})
     looked_at = scan(PROBLEMS[2:7], found, rejected.append, 2, "strict")
     assert [problem.index for problem in rejected] == [2, 4]
-    assert looked_at == [
+    kept = [{key: entry[key] for key in ("index", "accuracy", "admitted")} for entry in looked_at]
+    assert kept == [
         {"index": 2, "accuracy": 1.0, "admitted": False},
         {"index": 3, "accuracy": 0.25, "admitted": True},
         {"index": 4, "accuracy": 0.0, "admitted": False},
@@ -37,6 +38,14 @@ def test_keeps_mixed_problems_until_enough_are_found():
     report = cohort_report(Cohort("c", SCREENED), looked_at)
     assert (report["found"], report["scanned"], report["note"]) == (2, 4, "")
     assert report["window"] == [2, 6]
+
+
+def test_a_rejected_problem_says_why_none_of_its_rollouts_is_right():
+    texts = [("Answer: 2", "stop"), ("I do not know.", "stop"), ("Answer: 1", "length")]
+    rows = [{"text": text, "finish_reason": reason} for text, reason in [*texts, texts[1]]]
+    (entry,) = scan(PROBLEMS[:1], lambda problem: rows, lambda problem: None, 1, "strict")
+    assert (entry["accuracy"], entry["admitted"]) == (0.0, False)
+    assert entry["outcomes"] == {"right": 0, "wrong": 1, "unparsed": 2, "truncated": 1}
 
 
 def test_a_scan_that_runs_out_says_so():
@@ -52,6 +61,7 @@ def test_a_fixed_window_takes_all():
     assert [problem.index for problem in problems] == [2, 3, 4]
     report = cohort_report(Cohort("c", FIXED), fixed(problems))
     assert (report["found"], report["scanned"], report["screened"]) == (3, 0, False)
+    assert {entry["outcomes"] for entry in report["problems"]} == {None}
 
 
 @pytest.mark.parametrize(

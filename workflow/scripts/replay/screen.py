@@ -1,5 +1,6 @@
 """Cohorts: which problems are measured, and why (paper section 3.4, amendment 1)."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
@@ -10,6 +11,7 @@ from replay.engine import software_versions
 from replay.grading import Answer, grade
 from replay.job import progress
 from replay.kv_state import link_state, remove_state
+from replay.protocol import OUTCOMES
 from replay.storage import (
     Workspace,
     distinct,
@@ -27,10 +29,10 @@ def candidates(cohort: Cohort, problems: list[Problem]) -> list[Problem]:
     return problems[cohort.window.start : cohort.window.stop]
 
 
-def accuracy(rows: list[dict], gold: Answer, grader: str) -> float:
-    """Share of a problem's trunk rollouts that are right."""
-    rewards = [grade(grader, row["text"], gold, row["finish_reason"]).reward for row in rows]
-    return sum(rewards) / len(rewards)
+def outcomes(rows: list[dict], gold: Answer, grader: str) -> dict[str, int]:
+    """How many of a problem's trunk rollouts have each of `protocol.OUTCOMES`."""
+    graded = (grade(grader, row["text"], gold, row["finish_reason"]).outcome for row in rows)
+    return dict.fromkeys(OUTCOMES, 0) | Counter(graded)
 
 
 def scan(
@@ -42,18 +44,20 @@ def scan(
 ) -> list[dict]:
     """Keep problems whose trunk rollouts are neither all right nor all wrong, until `wanted`.
 
-    Returns every problem looked at, in order: index, trunk accuracy, and whether it was admitted.
-    `reject` is told of each that was not.
+    Returns every problem looked at, in order: index, trunk accuracy, outcomes of its rollouts, and
+    whether it was admitted. `reject` is told of each that was not.
     """
     looked_at: list[dict] = []
     for problem in problems:
         if sum(entry["admitted"] for entry in looked_at) == wanted:
             break
-        share = accuracy(rollouts(problem), problem.answer, grader)
-        admitted = 0.0 < share < 1.0
+        counts = outcomes(rollouts(problem), problem.answer, grader)
+        accuracy = counts["right"] / sum(counts.values())
+        admitted = 0.0 < accuracy < 1.0
         if not admitted:
             reject(problem)
-        looked_at.append({"index": problem.index, "accuracy": share, "admitted": admitted})
+        entry = {"index": problem.index, "accuracy": accuracy, "outcomes": counts}
+        looked_at.append(entry | {"admitted": admitted})
     return looked_at
 
 
@@ -82,7 +86,8 @@ def cohort_report(cohort: Cohort, looked_at: list[dict]) -> dict:
 
 def fixed(problems: list[Problem]) -> list[dict]:
     """Entries of a fixed window: all admitted, unseen."""
-    return [{"index": p.index, "accuracy": None, "admitted": True} for p in problems]
+    unseen = {"accuracy": None, "outcomes": None, "admitted": True}
+    return [{"index": p.index} | unseen for p in problems]
 
 
 def run(
