@@ -159,6 +159,33 @@ def test_answer_without_an_effect(cases, expected):
     assert all(sentence.endswith(".") for sentence in sentences)
 
 
+def graded(label, rates, *problems):
+    """A configuration with these shares of graded outcomes in exact 1."""
+    analysis = analysed(records(*problems)) | {"rates": {"exact1": rates}}
+    return configuration(label, analysis=analysis)
+
+
+READ = {"right": 0.2, "wrong": 0.3, "unparsed": 0.25, "truncated": 0.25}
+UNREAD = {"right": 0.3, "wrong": 0.07, "unparsed": 0.6, "truncated": 0.03}
+CUT = {"right": 0.0, "wrong": 0.2, "unparsed": 0.0, "truncated": 0.8}
+
+
+def test_the_answer_says_where_most_continuations_were_not_graded_right_or_wrong():
+    problems = ("rrs", "rss", "rrrs", "rs", "rrs", "rss")
+    cases = [graded("Unread", UNREAD, *problems), graded("Read", READ), graded("Cut", CUT, "ss")]
+    first, note, _ = answer(cases)
+    assert first.startswith("Yes, in 1 of 3 configurations, “Unread”")
+    assert "63.0% in “Unread” (60.0% unparsed, 3.0% truncated)" in note
+    assert "80.0% in “Cut” (0.0% unparsed, 80.0% truncated)" in note and "“Read”" not in note
+    assert "their reward is 0 whatever they say" in note
+    keys = ("prompt.instruction", "grading.grader", "continuations.max_tokens")
+    assert all(key in note for key in keys)
+
+
+def test_half_is_not_most_and_what_is_not_recorded_is_not_said():
+    assert len(answer([graded("Read", READ), graded("Unrecorded", None)])) == 2
+
+
 DEVIATES = {
     "state": "deviates",
     "deviations": ["continuations.k: registered 4, here 1"],
@@ -276,6 +303,36 @@ def test_page_is_self_contained(context):
     assert all(link.startswith(kinds) for link in page.links)
     assert all(len(image["alt"]) > 80 and image["width"] == "200" for image in page.images)
     assert "http" not in html and "url(" not in html.replace("url(#arrow)", "")
+
+
+def test_the_note_on_what_was_not_graded_stands_with_its_configuration(context):
+    case = graded("Unread", UNREAD, "rs")
+    html = build_report(context | {"configurations": [case, LEVEL], "table": table1([case, LEVEL])})
+    note = "63.0% in “Unread” (60.0% unparsed"
+    assert html.count(note) == 2 and note in html[: html.index("The words are explained below")]
+    listed = re.findall('<li data-of="unread">(.*?)</li>', html)
+    assert sum(note in text for text in listed) == 1
+    assert not any("graded neither" in text for text in re.findall('of="level">(.*?)</li>', html))
+
+
+def test_a_screen_tells_how_the_rollouts_were_graded(context):
+    cohort = context["configurations"][0]["cohorts"][0]
+    before = " ".join(Page(build_report(context)).text)
+    assert "by the screen's grader" not in before, "of an earlier version, without outcomes"
+    counts = [
+        {"right": 4, "wrong": 0, "unparsed": 0, "truncated": 0},
+        {"right": 1, "wrong": 0, "unparsed": 2, "truncated": 1},
+    ]
+    cohort["problems"] = [
+        problem | {"outcomes": of} for problem, of in zip(cohort["problems"], counts, strict=True)
+    ]
+    html = build_report(context)
+    text = " ".join(Page(html).text)
+    sums = "5 right, 0 wrong, 2 unparsed, 1 truncated."
+    assert f"Their 8 trunk rollouts, by the screen's grader: {sums}" in text
+    section = html[html.index("Problems scanned for cohort screened") :]
+    row = section[section.index('<th scope="row" class="text">21</th>') :]
+    assert re.findall("<td>(.*?)</td>", row[: row.index("</tr>")])[-4:] == ["1", "0", "2", "1"]
 
 
 def test_figures_carry_their_data(context):

@@ -3,7 +3,7 @@
 from replay.job import recorded
 from replay.registration import stated
 from replay.storage import read_json
-from replay.tables import table1, with_contents, with_verdicts, write_table
+from replay.tables import table1, ungraded, with_contents, with_verdicts, write_table
 
 
 def main(snakemake):
@@ -16,7 +16,8 @@ def main(snakemake):
         statements = read_json(data.registration)["configurations"]
         table = table1(rows)
         table["registration"] = [statements[row["name"]]["state"] for row in rows]
-        notes = [*filter(None, [job["note"]]), *(stated(*of) for of in statements.items())]
+        notes = [note for note in (job["note"], ungraded(rows)) if note]
+        notes += [stated(*of) for of in statements.items()]
         write_table(table, output.csv, output.md, output.tex, notes)
 
 

@@ -21,9 +21,9 @@ from replay.config import SECTIONS, VALUES, load_schema
 from replay.figures import PNG_DPI
 from replay.inference import holm
 from replay.origins import COLUMNS
-from replay.protocol import CATALOGUE, PASSES, REFERENCE
+from replay.protocol import CATALOGUE, OUTCOMES, PASSES, REFERENCE
 from replay.statistics_table import printed_statistics, statistics_table
-from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed
+from replay.tables import UNDEFINED, attention, excess_pp, marked, number, printed, ungraded
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "report.html.j2"
 REQUIRED = {
@@ -69,6 +69,13 @@ SECTION_NAMES = {
     "origins": "Where the numbers come from",
 }
 PUBLISHED_ONLY, MEASURED_ONLY = ("source", "claims"), ("cohorts", "engine")
+# What the screen counts of a problem's trunk rollouts, by its own grader.
+SCREENED = {
+    "right": "trunk rollouts with the right answer, by the grader of the screen",
+    "wrong": "those with another answer",
+    "unparsed": "those that ended without an answer that this grader could read",
+    "truncated": "those cut off at trunks.max_tokens before an answer",
+}
 COMPARISONS = {"refeed": "re-feed", "exact2": "replica"}
 
 ENGINE_FACTS = {
@@ -113,8 +120,8 @@ def build_report(context: dict) -> str:
     {name, label, model, numerics, analysis, settings, cohorts, note, browser}, and
     ``in_figure3``, false where figure 3 does not show it; ``browser`` is a result of
     ``browser.build``; each cohort {name, dataset, screened, window, requested, found, scanned,
-    problems: [{index, accuracy, admitted}], note}), ``engine`` (facts by name), ``counts``
-    {trunk_rollouts, trunk_accuracy, pivots, requests}, ``table`` (the result of
+    problems: [{index, accuracy, outcomes, admitted}], note}), ``engine`` (facts by name),
+    ``counts`` {trunk_rollouts, trunk_accuracy, pivots, requests}, ``table`` (the result of
     ``tables.table1``, or its CSV read back), ``figures`` {1: png path, 2: ..., up to 5},
     whose data lie beside them as CSV, and ``needed``, the result of ``planning.needed_sentence``.
     A cohort's window is [first, last] problem; ``settings`` are the sections of the configuration
@@ -142,7 +149,9 @@ def build_report(context: dict) -> str:
         sections=_sections(context.get("published")),
         configurations=[(c["name"], c["label"]) for c in configurations],
         answer=answer(configurations),
-        table1_readings=[(c["name"], _sentence(reading(c))) for c in configurations],
+        table1_readings=[
+            (c["name"], " ".join(_sentences(reading(c), ungraded([c])))) for c in configurations
+        ],
         min_problems=MIN_PROBLEMS,
         table1=_table1(context["table"], configurations),
         figures=_figures(context),
@@ -208,6 +217,10 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
+def _sentences(*texts: str | None) -> list[str]:
+    return [_sentence(text) for text in texts if text]
+
+
 def verdict(analysis: dict) -> str:
     """What the numbers of one configuration allow one to say, as one of
 
@@ -263,14 +276,16 @@ def reading(configuration: dict) -> str:
 
 
 def answer(configurations: list[dict]) -> list[str]:
-    """The answer in two sentences: where re-feeding exceeds the floor, then everything else."""
+    """The answer: where re-feeding exceeds the floor, what most continuations lack, all else."""
     groups: dict[str, list[dict]] = {}
     for configuration in configurations:
         groups.setdefault(verdict(configuration["analysis"]), []).append(configuration)
     above = groups.pop("above", [])
     rest = [clause for group in groups.values() for clause in map(reading, group)]
-    second = "; ".join(rest) or _selection_sentence(above)
-    return [_sentence(_effect(above, groups, len(configurations))), _sentence(second)]
+    effect = _effect(above, groups, len(configurations))
+    return _sentences(
+        effect, ungraded(configurations), "; ".join(rest) or _selection_sentence(above)
+    )
 
 
 def _effect(above: list[dict], others: dict[str, list[dict]], total: int) -> str:
@@ -730,23 +745,43 @@ def _cohort(cohort: dict, used_by: list[dict]) -> dict:
         else "every problem in order"
     )
     scanned = f" {cohort['scanned']} scanned," if cohort["screened"] else ""
+    # A fixed window has no outcomes, nor has what an earlier version wrote.
+    graded = [counts for p in cohort["problems"] if (counts := p.get("outcomes"))]
     columns = {
         "Problem": "its position in the data set",
         "Trunk accuracy": "share of its trunk rollouts with the right answer",
         "Admitted": "whether its pivots were measured",
+        **({_heading(name): SCREENED[name] for name in OUTCOMES} if graded else {}),
     }
     rows = [
-        [str(p["index"]), _percent(p["accuracy"]), "yes" if p["admitted"] else "no"]
+        [
+            str(p["index"]),
+            _percent(p["accuracy"]),
+            "yes" if p["admitted"] else "no",
+            *(_count(p["outcomes"][name]) for name in OUTCOMES if graded),
+        ]
         for p in cohort["problems"]
     ]
     return {
         "name": cohort["name"],
         "of": _of(used_by),
         "summary": f"Used by {_names(used_by)}. Data set {cohort['dataset']}, problems {first} to"
-        f" {last}, {rule}: {cohort['requested']} requested,{scanned} {cohort['found']} found.",
+        f" {last}, {rule}: {cohort['requested']} requested,{scanned} {cohort['found']} found."
+        + _screened(graded),
         "note": cohort["note"],
         "problems": _table(f"Problems scanned for cohort {cohort['name']}", columns, rows),
     }
+
+
+def _screened(graded: list[dict]) -> str:
+    """Sums over the problems that a screen looked at."""
+    if not graded:
+        return ""
+    sums = {name: sum(counts[name] for counts in graded) for name in OUTCOMES}
+    listed = ", ".join(f"{count:,d} {name}" for name, count in sums.items())
+    return (
+        f" Their {_plural(sum(sums.values()), 'trunk rollout')}, by the screen's grader: {listed}."
+    )
 
 
 def _of(configurations: list[dict]) -> str:

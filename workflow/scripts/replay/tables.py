@@ -6,7 +6,7 @@ from typing import IO
 
 import pandas as pd
 
-from replay.protocol import INVARIANT
+from replay.protocol import INVARIANT, REFERENCE
 from replay.storage import read_json, write_text
 
 COLUMNS = [
@@ -23,6 +23,8 @@ COLUMNS = [
 ]
 CSV_DECIMALS = 6
 UNDEFINED = "\N{EM DASH}"
+# Beyond half, more rewards are 0 for want of an answer than are given for what an answer says.
+MOST_UNGRADED = 0.5
 CAPTION = (
     "How often the sign of the credit estimate differs from exact pass 1. n: eligible pivots;"
     " re-feed and floor: share of n under re-feed and under the replica, with polarity reversals in"
@@ -51,6 +53,28 @@ def excess_pp(analysis: dict) -> float | None:
     """Re-feed minus floor disagreement on the common set, percentage points, unrounded."""
     refeed, floor = (analysis["common_set"][name]["flip_rate"] for name in ("refeed", "floor"))
     return None if refeed is None else 100 * (refeed - floor)
+
+
+def ungraded(rows: list[dict]) -> str | None:
+    """What to know of rows of {label, analysis} most of whose exact 1 continuations are graded
+    neither right nor wrong, without the last full stop; None if there is no such row.
+
+    Of a row without recorded outcomes nothing is said.
+    """
+    shares = []
+    for row in rows:
+        rates = row["analysis"]["rates"][REFERENCE]
+        if rates and (total := rates["unparsed"] + rates["truncated"]) > MOST_UNGRADED:
+            parts = ", ".join(f"{100 * rates[key]:.1f}% {key}" for key in ("unparsed", "truncated"))
+            shares.append(f"{100 * total:.1f}% in “{row['label']}” ({parts})")
+    if not shares:
+        return None
+    return (
+        f"Of the exact 1 continuations {', '.join(shares)} were graded neither right nor wrong:"
+        " their reward is 0 whatever they say, so a sign tells as much of whether an answer could"
+        " be read as of whether it is right. Against unparsed ones change prompt.instruction or"
+        " grading.grader, against truncated ones raise continuations.max_tokens"
+    )
 
 
 def table1(rows: list[dict]) -> pd.DataFrame:
