@@ -1,6 +1,7 @@
 """Seeded sampling: the race, its noise and the nucleus."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,6 +80,28 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
     together = draw(logits, *arguments)
     alone = [draw(logits[i : i + 1], *(a[i : i + 1] for a in arguments)) for i in range(33)]
     assert together.tolist() == [int(token) for token in alone]
+
+
+@pytest.fixture
+def with_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_a_nucleus_is_the_same_however_its_row_is_summed(with_threads):
+    """The last bit of each row's sum decides whether its second token is in the nucleus."""
+    logits = torch.randn(20, 49152, generator=torch.Generator().manual_seed(1)) * 3
+    weights = (logits - logits.amax(1, keepdim=True)).exp().double()
+    temperature, _, streams = tensors(20, 1.0, 1.0, 0)
+    for bits in range(-3, 4):
+        arguments = temperature, (1 + bits * 2.0**-52) / weights.sum(1), streams + bits
+        drawn = []
+        for threads in (1, 2):
+            with_threads(threads)
+            alone = (draw(logits[i : i + 1], *(a[i : i + 1] for a in arguments)) for i in range(20))
+            drawn += [draw(logits, *arguments).tolist(), [int(token) for token in alone]]
+        assert all(tokens == drawn[0] for tokens in drawn)
 
 
 def test_equal_weights_are_in_or_out_together_however_many_they_are():

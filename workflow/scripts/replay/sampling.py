@@ -30,16 +30,17 @@ def draw(
     """
     weights = logits / temperature.to(logits.dtype)[:, None]
     weights.sub_(weights.amax(1, keepdim=True)).exp_()
-    limit = torch.where(top_p < 1, top_p * weights.sum(1, dtype=torch.float64), torch.inf)
+    # In 1/UNIT, as integers: their sum is exact in any order, on any number of threads.
+    total = (weights * UNIT).sum(1, dtype=torch.int64)
+    limit = torch.where(top_p < 1, top_p * total, torch.inf)
     return _winners(weights, limit, streams, WIDTH)
 
 
 def _winners(weights, limit, streams, width):
     """Each row's winner, among its `width` heaviest tokens where these hold the nucleus."""
     weight, token = weights.topk(min(width, weights.shape[1]))
-    # What the heavier ones weigh, in 1/UNIT: integers, whose sum is exact in any order.
     mass = (weight.double() * UNIT).long()
-    beyond = mass.cumsum(1) - mass >= UNIT * limit[:, None]
+    beyond = mass.cumsum(1) - mass >= limit[:, None]  # by what the heavier ones weigh
     outside = weight < weight.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
     score = weight.double() / exponential(streams[:, None], token)
     score = score.masked_fill(outside, -1.0)
