@@ -3,10 +3,10 @@
 import fcntl
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import settings
 
 # How long an example takes is no property: a busy machine would fail tests.
@@ -52,14 +52,14 @@ def typeset(request, tmp_path):
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    """The demo's model under resources/, fetched as the workflow fetches it."""
-    from replay.models import fetch
-
-    folder = ROOT / "resources" / "models" / "smollm2-135m"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / ".tests.lock").open("w") as lock:
+    """The demo's model under resources/, fetched by the workflow: with the sidecar of its job."""
+    model = "resources/models/smollm2-135m"
+    lock_file = ROOT / "resources" / ".tests.lock"
+    lock_file.parent.mkdir(exist_ok=True)
+    with lock_file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # `make test` has two processes that want it
-        if not folder.is_dir():
-            catalog = yaml.safe_load((ROOT / "config" / "catalog.yaml").read_text(encoding="utf-8"))
-            fetch("smollm2-135m", catalog["models"]["smollm2-135m"], folder)
-    return folder
+        if not (ROOT / model).is_dir():
+            command = [sys.executable, "-m", "snakemake", "--cores", "1", model]
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert result.returncode == 0, result.stdout + result.stderr
+    return ROOT / model
