@@ -82,6 +82,14 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
     assert together.tolist() == [int(token) for token in alone]
 
 
+def test_a_token_is_out_where_what_is_above_it_has_the_whole_share():
+    logits = torch.tensor([[0.0, np.log(0.5), np.log(0.5)]]).expand(200, 3)  # 1 of 2
+    drawn = draw(logits, *tensors(200, 1.0, 0.5, torch.arange(200)))
+    assert set(drawn.tolist()) == {0}
+    drawn = draw(logits, *tensors(200, 1.0, np.nextafter(0.5, 1), torch.arange(200)))
+    assert set(drawn.tolist()) == {0, 1, 2}
+
+
 @pytest.fixture
 def with_threads():
     before = torch.get_num_threads()

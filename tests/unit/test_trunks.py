@@ -90,6 +90,34 @@ def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, mon
     assert (folder / "kv" / "0.safetensors").read_text() == "state"
 
 
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (13, r"longest prompt \(6 tokens, problem 0\) and trunks.max_tokens \(8\) take 14"),
+        (17, "max_model_len is 17, the model's context is 16 tokens"),
+        (14, "starts an engine"),
+    ],
+)
+def test_what_does_not_fit_into_the_context_is_refused_before_an_engine_starts(
+    limit, says, tmp_path, monkeypatch
+):
+    scan, dataset, cohort = tmp_path / "scan", tmp_path / "dataset", tmp_path / "cohort.json"
+    write_json(scan / "engine.json", [])
+    seal_folder(scan)
+    write_text(dataset, "")
+    write_json(cohort, {"name": "c", "problems": [{"index": 0, "admitted": True}]})
+    write_json(tmp_path / "model" / "config.json", {"max_position_embeddings": 16})
+    monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
+    monkeypatch.setattr(trunks, "load_problems", lambda *_, **__: [Problem(0, "1 + 1?", 2.0)])
+    monkeypatch.setattr(trunks.TrunkGenerator, "prompt", lambda *_: list(range(6)))
+    monkeypatch.setattr(trunks, "Engine", lambda *_: pytest.fail("starts an engine"))
+    settings = {"dataset": None, "engine": {"max_model_len": limit}, "trunks": {"max_tokens": 8}}
+    settings["trunks"] |= {"temperature": 1.0, "top_p": 1.0, "rollouts": 1, "logprobs": 2}
+    where = cohort, scan, dataset, tmp_path / "model", tmp_path / "trunks"
+    with pytest.raises((CheckpointError, pytest.fail.Exception), match=says):
+        trunks.run(settings, "", "0-of-1", *where, io.StringIO())
+
+
 def copy_text(source, target):
     write_text(target, source.read_text())
 
