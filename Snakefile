@@ -51,7 +51,8 @@ rule all:
             format=["pdf", "png", "csv"],
         ),
         expand(
-            f"{RESULTS}/analysis/{{configuration}}.json",
+            f"{RESULTS}/{{kind}}/{{configuration}}.json",
+            kind=["records", "analysis"],
             configuration=STUDY.configurations,
         ),
 
