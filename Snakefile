@@ -50,11 +50,8 @@ rule all:
             n=FIGURES,
             format=["pdf", "png", "csv"],
         ),
-        expand(
-            f"{RESULTS}/{{kind}}/{{configuration}}.json",
-            kind=["records", "analysis"],
-            configuration=STUDY.configurations,
-        ),
+        per_configuration("records/{configuration}.json"),
+        per_configuration("analysis/{configuration}.json"),
 
 
 if STUDY.is_published:
