@@ -435,7 +435,7 @@ def test_settings_are_explained_by_the_schema(context):
 
 
 def test_every_setting_of_a_study_is_explained():
-    meanings = _meanings(load_schema()["$defs"])
+    meanings = _meanings(load_schema())
     config = Path(__file__).parents[2] / "config" / "config.yaml"
     for configuration in load_study(read_config(config)).configurations.values():
         names = flatten(configuration.sections)

@@ -122,18 +122,18 @@ def _closest_alternative(error: jsonschema.ValidationError, key: str) -> list[st
 
 def with_defaults(value: Any, schema: dict, root: dict) -> Any:
     """A copy of `value` in which every absent key that has a default is filled in."""
-    schema = _follow(schema, root)
+    schema = follow(schema, root)
     if not isinstance(value, dict):
         return value
     for alternative in schema.get("oneOf", []):
-        properties = _follow(alternative, root).get("properties", {})
+        properties = follow(alternative, root).get("properties", {})
         constant = properties.get("source", {}).get("const")
         if constant == value.get("source") and properties:
             schema = alternative
     filled = dict(value)
     properties = schema.get("properties", {})
     for name, child in properties.items():
-        child = _follow(child, root)
+        child = follow(child, root)
         if name not in filled and "default" in child:
             filled[name] = deepcopy(child["default"])
         if name in filled:
@@ -145,10 +145,11 @@ def with_defaults(value: Any, schema: dict, root: dict) -> Any:
     return filled
 
 
-def _follow(schema: dict, root: dict) -> dict:
-    """The schema that a local `$ref` points to."""
+def follow(schema: dict, root: dict) -> dict:
+    """The schema that a local `$ref` points to, with what stands beside the `$ref` put over it."""
     while "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")] | beside
     return schema
 
 

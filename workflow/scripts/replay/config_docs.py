@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from replay.config import load_schema
+from replay.config import follow, load_schema
 
 README = Path(__file__).parents[3] / "config" / "README.md"
 INTRODUCTION = """\
@@ -53,10 +53,8 @@ def _keys(section: dict) -> dict:
 
 
 def _row(name: str, child: dict, required: bool, root: dict) -> str:
+    child = follow(child, root)
     meaning = child.get("description", "")
-    if "$ref" in child:
-        child = root["$defs"][child["$ref"].removeprefix("#/$defs/")]
-    meaning = meaning or child.get("description", "")
     default = "required" if required else _literal(child.get("default", ""))
     cells = [f"`{name}`", _values(child), default, " ".join(meaning.split())]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

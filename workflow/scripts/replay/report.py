@@ -17,7 +17,7 @@ from markupsafe import Markup
 from replay import controls_page
 from replay.analysis import MARGIN_SPLIT
 from replay.browser import dumped
-from replay.config import SECTIONS, VALUES, load_schema
+from replay.config import SECTIONS, VALUES, follow, load_schema
 from replay.figures import PNG_DPI
 from replay.inference import holm
 from replay.origins import COLUMNS
@@ -136,7 +136,7 @@ def build_report(context: dict) -> str:
     if missing := REQUIRED - context.keys():
         raise ValueError(f"the report's context lacks {', '.join(sorted(missing))}")
     configurations = context["configurations"]
-    meanings = _meanings(load_schema()["$defs"])
+    meanings = _meanings(load_schema())
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
@@ -794,19 +794,20 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _meanings(definitions: dict) -> dict[str, str]:
+def _meanings(schema: dict) -> dict[str, str]:
     """What the configuration schema says of each setting, by its dotted name in the records."""
+    definitions = schema["$defs"]
     meanings = {name: definitions[name]["description"] for name in VALUES}
     for section in SECTIONS:
-        meanings |= _described(section, definitions[section], definitions)
+        meanings |= _described(section, definitions[section], schema)
     return meanings | {"engine.numerics": definitions["numerics"]["description"]}
 
 
-def _described(name: str, schema: dict, definitions: dict) -> Iterator[tuple[str, str]]:
+def _described(name: str, schema: dict, root: dict) -> Iterator[tuple[str, str]]:
     for key, child in schema.get("properties", {}).items():
-        child = definitions[child["$ref"].rpartition("/")[2]] | child if "$ref" in child else child
+        child = follow(child, root)
         yield f"{name}.{key}", child.get("description", "")
-        yield from _described(f"{name}.{key}", child, definitions)
+        yield from _described(f"{name}.{key}", child, root)
 
 
 def _setup(configurations: list[dict]) -> dict:
