@@ -1,6 +1,7 @@
 """Seeds, resumable prefixes and whose block a rollout resumes. No engine."""
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -70,21 +71,35 @@ def test_requests_come_in_the_published_order(monkeypatch):
     assert [p["borrowed_blocks"] for p in work.pivots] == [0, 1]
 
 
-def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, monkeypatch):
+@pytest.fixture
+def shard(tmp_path, monkeypatch):
+    """Runs the trunks of one admitted problem, of which the scan folder `scan` may hold some."""
+    monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
+    monkeypatch.setattr(trunks, "load_problems", lambda *_: [Problem(0, "1 + 1?", 2.0)])
     scan, dataset, cohort = tmp_path / "scan", tmp_path / "dataset", tmp_path / "cohort.json"
-    write_json(scan / "0.json", {"rows": [{"problem_id": 0}], "engine": {"device": "cpu"}})
-    write_text(scan / "0.safetensors", "state")
-    seal_folder(scan)
+    write_json(scan / "engine.json", [])
     write_text(dataset, "")
     write_json(cohort, {"name": "c", "problems": [{"index": 0, "admitted": True}]})
-    write_json(tmp_path / "model" / "config.json", {})
-    monkeypatch.setattr(trunks, "load_tokenizer", lambda model: pytest.fail("takes seconds"))
-    monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
-    monkeypatch.setattr(trunks, "load_problems", lambda *_, **__: [Problem(0, "1 + 1?", 2.0)])
-    monkeypatch.setattr(trunks, "link_state", copy_text)
-    settings = {"dataset": None, "engine": {"max_model_len": 8}, "trunks": {"max_tokens": 8}}
     model, folder = tmp_path / "model", tmp_path / "trunks"
-    trunks.run(settings, "", "0-of-1", cohort, scan, dataset, model, folder, io.StringIO())
+
+    def run(limit: int, context: int | None = None) -> Path:
+        write_json(model / "config.json", {"max_position_embeddings": context} if context else {})
+        seal_folder(scan)
+        sampling = {"temperature": 1.0, "top_p": 1.0, "rollouts": 1, "logprobs": 2, "max_tokens": 8}
+        settings = {"dataset": None, "engine": {"max_model_len": limit}, "trunks": sampling}
+        trunks.run(settings, "", "0-of-1", cohort, scan, dataset, model, folder, io.StringIO())
+        return folder
+
+    return run
+
+
+def test_what_the_screen_generated_is_taken_over_without_an_engine(shard, tmp_path, monkeypatch):
+    piece = {"rows": [{"problem_id": 0}], "engine": {"device": "cpu"}}
+    write_json(tmp_path / "scan" / "0.json", piece)
+    write_text(tmp_path / "scan" / "0.safetensors", "state")
+    monkeypatch.setattr(trunks, "load_tokenizer", lambda model: pytest.fail("takes seconds"))
+    monkeypatch.setattr(trunks, "link_state", copy_text)
+    folder = shard(8)
     assert list(read_jsonl(folder / "trunks.jsonl")) == [{"problem_id": 0}]
     assert read_json(folder / "engine.json") == [{"device": "cpu"}]
     assert (folder / "kv" / "0.safetensors").read_text() == "state"
@@ -99,23 +114,12 @@ def test_what_the_screen_generated_is_taken_over_without_an_engine(tmp_path, mon
     ],
 )
 def test_what_does_not_fit_into_the_context_is_refused_before_an_engine_starts(
-    limit, says, tmp_path, monkeypatch
+    limit, says, shard, monkeypatch
 ):
-    scan, dataset, cohort = tmp_path / "scan", tmp_path / "dataset", tmp_path / "cohort.json"
-    write_json(scan / "engine.json", [])
-    seal_folder(scan)
-    write_text(dataset, "")
-    write_json(cohort, {"name": "c", "problems": [{"index": 0, "admitted": True}]})
-    write_json(tmp_path / "model" / "config.json", {"max_position_embeddings": 16})
-    monkeypatch.setattr(trunks, "answer_kind", lambda dataset: None)
-    monkeypatch.setattr(trunks, "load_problems", lambda *_, **__: [Problem(0, "1 + 1?", 2.0)])
-    monkeypatch.setattr(trunks.TrunkGenerator, "prompt", lambda *_: list(range(6)))
+    monkeypatch.setattr(TrunkGenerator, "prompt", lambda *_: list(range(6)))
     monkeypatch.setattr(trunks, "Engine", lambda *_: pytest.fail("starts an engine"))
-    settings = {"dataset": None, "engine": {"max_model_len": limit}, "trunks": {"max_tokens": 8}}
-    settings["trunks"] |= {"temperature": 1.0, "top_p": 1.0, "rollouts": 1, "logprobs": 2}
-    where = cohort, scan, dataset, tmp_path / "model", tmp_path / "trunks"
     with pytest.raises((CheckpointError, pytest.fail.Exception), match=says):
-        trunks.run(settings, "", "0-of-1", *where, io.StringIO())
+        shard(limit, context=16)
 
 
 def copy_text(source, target):
