@@ -39,7 +39,7 @@ def draw(
 def _winners(weights, limit, streams, width):
     """Each row's winner, among its `width` heaviest tokens where these hold the nucleus."""
     weight, token = weights.topk(min(width, weights.shape[1]))
-    mass = (weight.double() * UNIT).long()
+    mass = (weight * UNIT).long()
     beyond = mass.cumsum(1) - mass >= limit[:, None]  # by what the heavier ones weigh
     outside = weight < weight.masked_fill(beyond, torch.inf).amin(1, keepdim=True)
     score = weight.double() / exponential(streams[:, None], token)
