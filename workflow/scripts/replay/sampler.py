@@ -8,7 +8,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from replay.sampling import draw, noise_streams
+from replay import sampling
 
 SAMPLE = "replay_sample"  # key of `SamplingParams.extra_args`: [temperature, top_p, seed]
 
@@ -20,6 +20,7 @@ class SeededSampler(LogitsProcessor):
         self.device, self.pinned = device, is_pin_memory
         self.requests: dict[int, tuple[list, list[int]]] = {}  # row -> settings, tokens so far
         self.rows = self.temperature = self.top_p = self.seeds = torch.empty(0)
+        self.name_winners = _winners_on(device)
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -43,12 +44,19 @@ class SeededSampler(LogitsProcessor):
         if not self.requests:
             return logits
         positions = torch.tensor([len(generated) for _, generated in self.requests.values()])
-        streams = self._on_device(noise_streams(self.seeds, positions))
-        chosen = draw(logits[self.rows], self.temperature, self.top_p, streams)
-        logits[self.rows, chosen] = torch.inf
+        streams = self._on_device(sampling.noise_streams(self.seeds, positions))
+        self.name_winners(logits, self.rows, self.temperature, self.top_p, streams)
         return logits
 
     def _on_device(self, values: torch.Tensor) -> torch.Tensor:
         """A copy that waits for nothing, so that the host goes on while the device computes."""
         values = values.pin_memory() if self.pinned else values
         return values.to(self.device, non_blocking=True)
+
+
+def _winners_on(device: torch.device):
+    if device.type != "cuda":
+        return sampling.name_winners
+    from replay import sampling_kernel
+
+    return sampling_kernel.name_winners

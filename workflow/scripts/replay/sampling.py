@@ -36,6 +36,21 @@ def draw(
     return _winners(weights, limit, streams, WIDTH)
 
 
+def name_winners(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    temperature: torch.Tensor,
+    top_p: torch.Tensor,
+    streams: torch.Tensor,
+) -> None:
+    """Make the logit of each winner infinite, in place; of other rows nothing changes.
+
+    ``logits`` is (requests, vocabulary), ``rows`` int64 says which of them are drawn; the others
+    are those of `draw`, one for each of ``rows``. `replay.sampling_kernel` does the same on a GPU.
+    """
+    logits[rows, draw(logits[rows], temperature, top_p, streams)] = torch.inf
+
+
 def _winners(weights, limit, streams, width):
     """Each row's winner, among its `width` heaviest tokens where these hold the nucleus."""
     weight, token = weights.topk(min(width, weights.shape[1]))
