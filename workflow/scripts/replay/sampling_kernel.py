@@ -12,7 +12,7 @@ import triton.language as tl
 
 from replay.sampling import UNIT
 
-BLOCK, WARPS = 1024, 8  # tokens that a program looks at together, and who looks
+BLOCK, WARPS = 4096, 16  # tokens that a program looks at together, and who looks
 
 
 def name_winners(
