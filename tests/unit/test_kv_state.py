@@ -11,20 +11,18 @@ from safetensors.torch import load_file, save_file
 
 from replay.kv_state import (
     KVStateError,
-    KVWorkerExtension,
-    block_digests,
-    block_dimension,
     describe,
     link_state,
     read_description,
     remove_state,
     unique_blocks,
 )
+from replay.worker import WorkerExtension, block_digests, block_dimension
 
 BLOCKS, BLOCK_SIZE, HEADS, WIDTH = 6, 4, 2, 8
 
 
-class Worker(KVWorkerExtension):
+class Worker(WorkerExtension):
     """The extension on caches of our own making, laid out as an attention backend would."""
 
     def __init__(self, layout, layers=3, rank=0):

@@ -21,7 +21,7 @@ from replay.audit import (
     where_changed,
 )
 from replay.dag import Job
-from replay.kv_state import block_digests, describe
+from replay.kv_state import describe
 from replay.provenance import Sidecar
 from replay.storage import (
     StoredFileError,
@@ -31,6 +31,7 @@ from replay.storage import (
     write_jsonl,
     write_text,
 )
+from replay.worker import block_digests
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 
