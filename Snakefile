@@ -82,6 +82,10 @@ onstart:
     hold_lock("results")
     if STUDY.note:
         logger.warning(STUDY.note)
+    if lacking := shortage(
+        max((gpus(t.engine) for t in STUDY.trunk_sets.values()), default=0)
+    ):
+        logger.warning(lacking)
 
 
 onsuccess:

@@ -1,12 +1,13 @@
 """Configuration: what is refused, and how the message says so; what is resolved."""
 
+import re
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from snakemake.io import PeriodicityDetector
 
-from replay.config import ConfigError, check_local_sources, load_study, read_config
+from replay.config import ConfigError, check_keys, check_local_sources, load_study, read_config
 from replay.grading import graders_of
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def put(config, path, value):
         ("continuation", {"k": 2}, "continuation: unknown key; did you mean 'continuations'?"),
         ("engine.thread", 2, "engine.thread: unknown key; did you mean 'threads'?"),
         ("configurations.main.contnuations", {}, "did you mean 'continuations'?"),
-        ("engine.threads", "two", "engine.threads: 'two' is not of type 'integer'"),
+        ("engine.threads", "two", "engine.threads: 'two' is not a whole number"),
         ("engine.threads", 0, "engine.threads: 0 is less than the minimum of 1"),
         ("trunks.temperature", -1, "trunks.temperature: -1 is less than"),
         ("trunks.top_p", 1.5, "trunks.top_p: 1.5 is greater than"),
@@ -64,13 +65,17 @@ def put(config, path, value):
         ("run", "a/b", "run: 'a/b' does not match"),
         ("run", "a\n", "run: 'a\\n' does not match"),
         ("run", "a" * 300, "is too long"),
-        ("shards", 2.0, "shards: 2.0 is not of type 'integer'"),
-        ("shards", True, "shards: True is not of type 'integer'"),
+        ("shards", 2.0, "shards: 2.0 is not a whole number"),
+        ("shards", True, "shards: True is not a whole number"),
         ("pivots.margin_lt", float("nan"), "pivots.margin_lt: nan is not a finite number"),
         ("engine.kv_cache_gib", float("inf"), "engine.kv_cache_gib: inf is not a finite number"),
-        ("engine", None, "engine: None is not of type 'object'"),
+        ("engine", None, "engine: None is not a mapping of keys to values"),
         ("engine", {5: 3}, "engine: key 5 is not text"),
-        ("cohorts.screened.screen", True, "screen: True is not of type null or object"),
+        (
+            "cohorts.screened.screen",
+            True,
+            "screen: True is not null or a mapping of keys to values",
+        ),
         ("cohorts.screened.screen.scan_limit", 1, "cohorts.screened.n asks for"),
         ("cohorts.spare", {"dataset": "gsm", "start": 0, "n": 1}, "cohorts.spare.dataset: unknown"),
         ("configurations.k8.label", "Batch-invariant numerics", "is also that of k8"),
@@ -406,7 +411,11 @@ ENGINE_CORE = IN_PROCESS.replace("staggered, staggered2, ", "")
             "in-process",
             "configurations.k8.passes.3: 'warm' is not one of 'exact1', 'exact2', 'refeed', 'ref",
         ),
-        ("exact1", "in-process", "configurations.k8.passes: 'exact1' is not of type 'array'"),
+        (
+            "exact1",
+            "in-process",
+            "configurations.k8.passes: 'exact1' is not a list, such as [a, b]",
+        ),
     ],
 )
 def test_passes_that_cannot_be_run_are_refused_with_those_that_can(
@@ -457,3 +466,24 @@ def test_a_twin_takes_no_name_that_is_taken(config):
     put(config, "configurations.k8-batch-invariant", {"cohorts": ["screened"]})
     with pytest.raises(ConfigError, match=r"configurations\.k8-batch-invariant: .* makes one of"):
         load_study(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is there already, in line 1"),
+        ("x:\n  y: {passes: [exact1], k: 2, passes: []}\n", "line 2: key 'passes'"),
+        ("x:\n- {a: 1}\n- a: 1\n  a: 2\n", "line 4: key 'a' is there already, in line 3"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_with_its_lines(tmp_path, text, message):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_config(path)
+
+
+def test_keys_of_different_mappings_may_be_equal(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("a: &one {k: 1}\nb: {k: 1}\nc: *one\nd: [{k: 1}, {k: 1}]\n")
+    check_keys([path])

@@ -77,6 +77,8 @@ def test_rates_that_add_up_are_said_to():
     records = [five(p, 0, 0.5, 0.5, 0.0, 0.0, 0.0 if p % 2 else 0.5) for p in range(8)]
     parts = controls(content(records))["decomposition"]
     assert parts["surplus"]["estimate"] == 0 and parts["adds_up"] is True
+    parts = controls(content([five(0, 0, 0.5, 0.5, 0.0, 0.0, 0.5)]))["decomposition"]
+    assert parts["surplus"]["estimate"] == 0 and parts["adds_up"] is None  # of one problem
     both = [five(p, 0, 0.5, 0.5, 0.5, 0.5, 0.5 if p == 9 else 0.0) for p in range(10)]
     parts = controls(content(both))["decomposition"]
     assert parts["surplus"]["estimate"] == pytest.approx(1.8) and parts["adds_up"] is False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.devices import DeviceError, check_granted, claim, gpus, visible
+from replay.devices import DeviceError, check_granted, claim, gpus, shortage, visible
 
 SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
 CUDA = {"device": "cuda", "tensor_parallel": 2}
@@ -179,3 +179,11 @@ def test_another_grant_than_asked_for_is_refused(engine, granted, says):
     with pytest.raises(DeviceError) as error:
         check_granted(engine, granted)
     assert says in str(error.value) and "--set-resources" in str(error.value)
+
+
+@pytest.mark.parametrize(("count", "lacks"), [(0, False), (1, False), (2, False), (3, True)])
+def test_a_run_is_told_of_the_gpus_that_it_lacks(monkeypatch, count, lacks):
+    monkeypatch.setenv(VARIABLE, "0,1")
+    said = shortage(count)
+    assert bool(said) == lacks
+    assert not lacks or "take 3 GPUs at once, visible here are 2" in said

@@ -251,8 +251,8 @@ def test_with_downloads_nothing_is_left_out():
         ({"published": {"records_dir": "nowhere"}}, "published.records_dir: nowhere is not a fold"),
         ({"published": {"download": False}}, "published: no configuration has its record files"),
         ({"published": {"downlaod": False}}, "published.downlaod: unknown key; did you mean 'down"),
-        ({"published": {"download": "no"}}, "published.download: 'no' is not of type 'boolean'"),
-        ({"published": None}, "published: None is not of type 'object'"),
+        ({"published": {"download": "no"}}, "published.download: 'no' is not true or false"),
+        ({"published": None}, "published: None is not a mapping of keys to values"),
         (
             {"published": {}, "configurations": {"main": {"cohorts": ["c"]}}},
             "configurations: a run with the section 'published' takes none",

@@ -212,22 +212,26 @@ def test_a_file_that_is_no_jobs_sidecar_dates_nothing(locked):
     ],
 )
 def test_the_decision_rule(rate, said):
-    analysis = {"common_set": {"refeed": {"flip_rate": rate}, "floor": {"flip_rate": 0.01}}}
-    found = verdict(REGISTRATION["decision"], analysis)
-    assert found == f"{said} (the replica floor is 1.0%)"
+    found = verdict(REGISTRATION["decision"], of_rate(rate, 0.01))
+    counts = "eligible pivots: 20, problems with such: 3"
+    assert found == f"{said} (the replica floor is 1.0%; {counts})"
 
 
 def test_without_an_eligible_pivot_nothing_is_decided():
-    analysis = {"common_set": {"refeed": {"flip_rate": None}, "floor": {"flip_rate": None}}}
+    analysis = of_rate(None, None)
     assert verdict(REGISTRATION["decision"], analysis) == "undecided: no pivot is eligible"
 
 
+def of_rate(refeed, floor):
+    common = {"refeed": {"flip_rate": refeed, "n": 20}, "floor": {"flip_rate": floor}}
+    return {"common_set": common, "clustered": {"n_problems": 3}}
+
+
 def test_a_run_is_assessed_configuration_by_configuration(locked):
-    rates = {"refeed": {"flip_rate": 0.5}, "floor": {"flip_rate": 0.1}}
     for name, k in (("main", 4), ("k8", 8)):
         sections = changed("continuations", k=k)
         write_json(f"results/run/records/{name}.json", {"config": {"sections": sections}})
-        write_json(f"results/run/analysis/{name}.json", {"common_set": rates})
+        write_json(f"results/run/analysis/{name}.json", of_rate(0.5, 0.1))
     found = assess(
         REGISTRATION,
         str(lock_path(REGISTRATION)),

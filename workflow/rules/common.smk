@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from replay.code import code_digest
 from replay import published, registration
-from replay.config import ConfigError, check_local_sources, load_study
-from replay.devices import gpus
+from replay.config import ConfigError, check_keys, check_local_sources, load_study
+from replay.devices import gpus, shortage
 from replay.resources import ENGINE_MINUTES, cpu_engines, cpus, memory_mb
 from replay.storage import clear_workspace, lock_folder
 
@@ -27,6 +27,7 @@ if not workflow.overwrite_configfiles:
 
 
 try:
+    check_keys(workflow.configfiles)
     STUDY = load_study(config)
     check_local_sources(STUDY)
     REGISTRATION = registration.load()

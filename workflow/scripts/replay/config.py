@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -27,6 +27,16 @@ SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
 # Single values that do.
 VALUES = ("passes", "pass_order")
 TWIN = "batch-invariant"
+# The schema's types as they are written in YAML.
+TYPES = {
+    "array": "a list, such as [a, b]",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "null",
+    "number": "a number",
+    "object": "a mapping of keys to values",
+    "string": "text",
+}
 
 
 def _is_whole(_checker: jsonschema.TypeChecker, value: Any) -> bool:
@@ -91,7 +101,14 @@ def _messages(error: jsonschema.ValidationError) -> list[str]:
     if error.validator == "enum":
         allowed = ", ".join(map(repr, error.validator_value))
         return [f"{key}: {error.instance!r} is not one of {allowed}"]
+    if error.validator == "type":
+        return [_wrong_type(key, error.instance, error.validator_value)]
     return [f"{key}: {error.message}"]
+
+
+def _wrong_type(key: str, value: Any, types: str | list[str]) -> str:
+    wanted = [TYPES[name] for name in ([types] if isinstance(types, str) else types)]
+    return f"{key}: {value!r} is not {' or '.join(wanted)}"
 
 
 def _unknown_key(key: str, name: str, known: list[str]) -> str:
@@ -117,7 +134,7 @@ def _closest_alternative(error: jsonschema.ValidationError, key: str) -> list[st
     kinds = [schema.get("type") for schema in error.validator_value]
     if None in kinds:
         return []  # told apart by `source`, whose own message says what it may be
-    return [f"{key}: {error.instance!r} is not of type {' or '.join(kinds)}"]
+    return [_wrong_type(key, error.instance, kinds)]
 
 
 def with_defaults(value: Any, schema: dict, root: dict) -> Any:
@@ -332,6 +349,32 @@ class Study:
         return [f"{i}-of-{count}" for i in range(count)]
 
 
+def check_keys(paths: Iterable[Path | str]) -> None:
+    """Raise ConfigError where a mapping has a key twice: YAML would silently lose the first."""
+    for path in paths:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        for first, second in _twice(root):
+            raise ConfigError(
+                f"{path}, line {second.start_mark.line + 1}: key {second.value!r} is there already,"
+                f" in line {first.start_mark.line + 1}; one of the two would be lost"
+            )
+
+
+def _twice(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Pairs of equal keys of one mapping, at any depth."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    yield seen[key.value], key
+                seen.setdefault(key.value, key)
+            yield from _twice(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            yield from _twice(child)
+
+
 def read_config(path: Path | str) -> dict:
     """A configuration file over the catalog, as `--configfile` gives it to the workflow.
 
@@ -344,6 +387,7 @@ def read_config(path: Path | str) -> dict:
         own = load_configfile(str(path))
     except WorkflowError as error:
         raise ConfigError(f"{path}: {error}") from error
+    check_keys([path])
     return with_catalog(own)
 
 

@@ -124,9 +124,10 @@ def decomposition(sums: dict) -> dict:
 
 
 def _adds_up(surplus: dict) -> bool | None:
-    if surplus["estimate"] == 0:
-        return True
-    return surplus["ci95"] and surplus["ci95"][0] <= TOLERANCE
+    if surplus["ci95"]:
+        return surplus["ci95"][0] <= TOLERANCE
+    # Without an interval all problems agree, or there are too few to tell.
+    return True if surplus["estimate"] == 0 and surplus["n_problems"] > 1 else None
 
 
 def _pass_facts(records: list[dict], name: str, k: int) -> dict:

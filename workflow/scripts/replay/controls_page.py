@@ -11,7 +11,7 @@ NAMES = {name: kind.label for name, kind in CATALOGUE.items()}
 MEANINGS = {
     "n": "pivots with a nonzero estimate in any pass that the configuration lists",
     "Re-feed": "percent of n whose sign under re-feed differs from exact 1, with its 95% interval"
-    " over problems",
+    " over problems; like all here for requests in batches (one at a time: Figure 4)",
     "Recomputed state": "the same for prefill, warm: the cache hits of exact 1, on state that"
     " prefill computed",
     "Batch dynamics": "re-feed against prefill, warm: both on recomputed state, in other batches",

@@ -31,8 +31,9 @@ QUANTITIES = {
 }
 CAPTION = (
     "Why re-feeding changes estimates: percent of the n pivots with a nonzero estimate in any pass"
-    " whose sign differs, with 95% intervals over problems. Recomputed state: exact 1 against the"
-    " same cache hits on prefilled state; batch dynamics: that against re-feed. The shares are of"
+    " whose sign differs, with 95% intervals over problems, for requests in batches (one at a time:"
+    " Figure 4). Recomputed state: exact 1 against the same cache hits on prefilled state; batch"
+    " dynamics: that against re-feed. The shares are of"
     " the sign changes under re-feed; what the parts sum to above the total is in points. n/a: not"
     " applicable, because a pass was not run."
 )

@@ -45,6 +45,16 @@ def visible() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
+def shortage(count: int) -> str | None:
+    """What to say at the start of a run whose jobs take `count` GPUs, where fewer are visible."""
+    if not count or (found := len(visible())) >= count:
+        return None
+    return (
+        f"jobs of this run take {count} GPUs at once, visible here are {found}: those that start an"
+        " engine fail unless they run elsewhere"
+    )
+
+
 def claim(count: int) -> ExitStack:
     """Take `count` of the visible GPUs for this process and what it starts.
 
@@ -58,6 +68,7 @@ def claim(count: int) -> ExitStack:
         raise DeviceError(
             f"the configuration asks for {count} GPUs (engine.tensor_parallel), visible are "
             f"{len(names)} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')})"
+            "; run it where there are so many, or change engine.tensor_parallel or engine.device"
         )
     root = Path(tempfile.gettempdir()) / f"replay-gpus-{os.getuid()}"
     told = False

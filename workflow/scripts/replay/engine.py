@@ -128,6 +128,12 @@ class Engine:
         # In-process scheduling is synchronous: what the asynchronous one puts into a step depends
         # on whether the step before it has ended yet.
         asynchronous = not cpu and settings["process"] == "engine-core"
+        if current_platform.is_cpu() != cpu:
+            raise EngineError(
+                f"engine.device is {settings['device']}, but the installed vLLM is built for "
+                f"{current_platform.device_type}; install the other one (envs/engine-cuda.yaml, "
+                "envs/engine-cpu.yaml) or change engine.device"
+            )
         capability = None if cpu else current_platform.get_device_capability().major
         self.llm = LLM(
             model=str(model),

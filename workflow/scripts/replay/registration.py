@@ -179,6 +179,7 @@ def verdict(decision: dict, analysis: dict) -> str:
     """What the decision rule says of a configuration: of its sign changes under re-feed, in
     percent of the pivots that are eligible in any pass (paper section 3.2)."""
     rate, floor = (analysis["common_set"][name]["flip_rate"] for name in ("refeed", "floor"))
+    pivots, problems = analysis["common_set"]["refeed"]["n"], analysis["clustered"]["n_problems"]
     if rate is None:
         return "undecided: no pivot is eligible"
     low, high = decision["negligible_below_pct"], decision["material_above_pct"]
@@ -189,7 +190,10 @@ def verdict(decision: dict, analysis: dict) -> str:
         word, bound = "negligible", f"below {low:g}%"
     else:
         word, bound = "between", f"from {low:g}% to {high:g}%"
-    return f"{word}: {percent:.1f}% is {bound} (the replica floor is {100 * floor:.1f}%)"
+    return (
+        f"{word}: {percent:.1f}% is {bound} (the replica floor is {100 * floor:.1f}%; eligible"
+        f" pivots: {pivots}, problems with such: {problems})"
+    )
 
 
 def stated(name: str, of: dict) -> str:
