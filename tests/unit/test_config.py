@@ -306,6 +306,16 @@ def test_a_missing_local_model_is_named(config, tmp_path):
         check_local_sources(load_study(config))
 
 
+@pytest.mark.parametrize("section", ["trunks", "continuations"])
+@pytest.mark.parametrize(("temperature", "taken"), [(0, True), (1e-3, True), (1e-38, False)])
+def test_a_temperature_that_is_all_but_zero_is_refused(config, section, temperature, taken):
+    put(config, f"{section}.temperature", temperature)
+    if taken:
+        return load_study(config)
+    with pytest.raises(ConfigError, match=f"{section}.temperature is 1e-38, by which"):
+        load_study(config)
+
+
 @pytest.mark.parametrize(
     ("engine", "message"),
     [

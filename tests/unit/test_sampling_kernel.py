@@ -1,7 +1,9 @@
 """The kernel draws what `replay.sampling` draws: on a GPU where there is one, else interpreted."""
 
 import importlib
+import math
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ import torch
 from replay import sampling
 
 VOCABULARY = 9000  # two blocks of the kernel and a part of one
+SECONDS = 60  # that no launch comes near
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS = 256 if DEVICE == "cuda" else 12
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:triton.runtime.interpreter")
@@ -62,11 +65,12 @@ def inputs(top_p, seed=0, rows=ROWS):
 def winners(function, logits, rows, *arguments):
     """The token that is named in each row, after checking that nothing else changed."""
     named = logits.to(DEVICE, copy=True)
+    signal.alarm(SECONDS)  # a kernel that does not end is a failure
     function(named, *(values.to(DEVICE) for values in (rows, *arguments)))
     named = named.cpu()
+    signal.alarm(0)
     tokens = named.argmax(1)
-    changed = (named != logits) & ~named.isnan()
-    assert changed.sum(1).tolist() == [int(row in rows) for row in range(len(logits))]
+    assert (named != logits).sum(1).tolist() == [int(row in rows) for row in range(len(logits))]
     assert torch.isinf(named[rows, tokens[rows]]).all()
     return tokens[rows].tolist()
 
@@ -91,14 +95,63 @@ def test_rows_that_are_not_drawn_stay_as_they_are(kernel):
     assert winners(kernel.name_winners, logits, rows, *arguments) == expected
 
 
+def test_each_row_has_settings_of_its_own(kernel):
+    logits = torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(8)) * 3
+    rows = torch.arange(ROWS)
+    shares = torch.tensor([1e-6, 0.3, 0.9, 0.99, 1.0], dtype=torch.float64)[rows % 5]
+    arguments = rows, 0.1 * (1 + rows % 12).double() ** 1.5, shares, inputs(1.0)[2]
+    expected = winners(sampling.name_winners, logits, *arguments)
+    assert winners(kernel.name_winners, logits, *arguments) == expected
+
+
 def test_a_token_is_out_where_what_is_above_it_has_the_whole_share(kernel):
-    logits = torch.tensor([[0.0, -1.0, -1.0]]).repeat(ROWS, 1)
-    weights = (logits[0] / 0.7).exp()
-    share = float(weights[0] / weights.sum())
-    arguments = torch.arange(ROWS), *inputs(share * 0.999)
-    assert set(winners(kernel.name_winners, logits, *arguments)) == {0}
-    arguments = torch.arange(ROWS), *inputs(share * 1.001)
-    assert set(winners(kernel.name_winners, logits, *arguments)) == {0, 1, 2}
+    half = math.log(0.5)
+    logits = torch.tensor([[0.0, half, half]]).repeat(ROWS, 1)
+    rows, one = torch.arange(ROWS), torch.ones(ROWS, dtype=torch.float64)
+    drawn = winners(kernel.name_winners, logits, rows, one, *inputs(0.5)[1:])
+    assert set(drawn) == {0}
+    drawn = winners(kernel.name_winners, logits, rows, one, *inputs(math.nextafter(0.5, 1))[1:])
+    assert set(drawn) == {0, 1, 2}
+
+
+def stream_of(bits, token):
+    """The stream in which `token` has these hashed bits: splitmix64 backwards."""
+    golden, first, second = (n % 2**64 for n in (sampling.GOLDEN, sampling.FIRST, sampling.SECOND))
+    state = _unshifted(bits, 31) * pow(second, -1, 2**64) % 2**64
+    state = _unshifted(state, 27) * pow(first, -1, 2**64) % 2**64
+    state = (_unshifted(state, 30) - golden - token) % 2**64
+    return state - 2**64 if state >= 2**63 else state
+
+
+def _unshifted(value, shift):
+    found = value
+    for _ in range(64 // shift):
+        found = value ^ found >> shift
+    return found
+
+
+@pytest.mark.parametrize(("middle", "first"), [(3.75, True), (3.25, False)])
+def test_the_smallest_noise_is_as_exact_as_any(kernel, middle, first):
+    """Token 5's is 3.5 * 2**-53; token 1 is that much lighter that `middle` would be a draw."""
+    streams = torch.tensor([stream_of(3 << 11, 5)])
+    other = float(sampling.exponential(streams, torch.tensor(1)))
+    logits = torch.full((1, 8), -torch.inf)
+    logits[0, 1], logits[0, 5] = 0.0, math.log(middle * 2.0**-53 / other)
+    one = torch.ones(1, dtype=torch.float64)
+    arguments = logits, torch.tensor([0]), one, one, streams
+    assert winners(sampling.name_winners, *arguments) == [5 if first else 1]
+    assert winners(kernel.name_winners, *arguments) == [5 if first else 1]
+
+
+def test_logits_may_be_a_view(kernel):
+    wide = torch.randn(ROWS, 2 * VOCABULARY, generator=torch.Generator().manual_seed(8)).to(DEVICE)
+    arguments = torch.arange(ROWS), *inputs(0.95)
+    narrow = wide[:, :VOCABULARY].cpu().contiguous()
+    expected = winners(sampling.name_winners, narrow, *arguments)
+    named = wide.clone()
+    kernel.name_winners(named[:, :VOCABULARY], *(values.to(DEVICE) for values in arguments))
+    assert named[:, :VOCABULARY].argmax(1).tolist() == expected
+    assert (named != wide).sum() == ROWS
 
 
 def test_tokens_of_no_weight_are_never_named(kernel):
@@ -108,14 +161,19 @@ def test_tokens_of_no_weight_are_never_named(kernel):
     assert set(winners(kernel.name_winners, logits, *arguments)) == {6500}
 
 
-def test_a_row_of_nan_ends_with_a_token_and_changes_no_other_row(kernel):
-    logits = torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(4))
-    rows, arguments = torch.arange(ROWS), inputs(0.95)
-    expected = winners(kernel.name_winners, logits, rows, *arguments)
-    logits[1], logits[3, 7] = torch.nan, torch.nan
+@pytest.mark.parametrize("token", [0, 7])
+@pytest.mark.parametrize("form", ["definition", "kernel"])
+def test_a_nan_stays_and_changes_no_other_row(kernel, form, token):
+    function = {"definition": sampling, "kernel": kernel}[form].name_winners
+    logits = torch.randn(ROWS, 50, generator=torch.Generator().manual_seed(4))
+    arguments = torch.arange(ROWS), *inputs(0.95)
+    expected = winners(function, logits, *arguments)
+    logits[1], logits[3, token], logits[5, [0, 7]] = torch.nan, torch.nan, torch.nan
     named = logits.to(DEVICE, copy=True)
-    kernel.name_winners(named, *(values.to(DEVICE) for values in (rows, *arguments)))
-    intact = [row for row in range(ROWS) if row not in (1, 3)]
+    function(named, *(values.to(DEVICE) for values in arguments))
+    assert named.isnan().sum(1)[[1, 3, 5]].tolist() == [50, 1, 2]
+    assert named[[1, 3, 5], 0].isfinite().sum() == 0  # token 0, as the definition says
+    intact = [row for row in range(ROWS) if row not in (1, 3, 5)]
     assert named[intact].argmax(1).tolist() == [expected[row] for row in intact]
 
 

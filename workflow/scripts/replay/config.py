@@ -27,6 +27,7 @@ SECTIONS = ("engine", "prompt", "trunks", "pivots", "continuations", "grading")
 # Single values that do.
 VALUES = ("passes", "pass_order")
 TWIN = "batch-invariant"
+LEAST_TEMPERATURE = 1e-3
 # The schema's types as they are written in YAML.
 TYPES = {
     "array": "a list, such as [a, b]",
@@ -463,6 +464,7 @@ def _resolve(name: str, entry: dict, given: dict, filled: dict) -> Configuration
     numerics = own.get("numerics", filled["numerics"])
     sections["engine"] = sections["engine"] | {"numerics": numerics}
     _check_lengths(key, sections)
+    _check_temperatures(key, sections)
     _check_engine(key, sections["engine"])
     _check_passes(f"{key}: passes", sections["passes"], sections["engine"]["process"])
     cohorts = []
@@ -568,6 +570,15 @@ def _check_lengths(key: str, sections: dict) -> None:
             f"{key}: engine.max_num_batched_tokens ({engine['max_num_batched_tokens']}) is below "
             f"engine.max_model_len ({engine['max_model_len']}); a CPU engine cannot split a prefill"
         )
+
+
+def _check_temperatures(key: str, sections: dict) -> None:
+    for name in ("trunks", "continuations"):
+        if 0 < (temperature := sections[name]["temperature"]) < LEAST_TEMPERATURE:
+            raise ConfigError(
+                f"{key}: {name}.temperature is {temperature}, by which logits overflow; 0 is "
+                f"greedy, all else is at least {LEAST_TEMPERATURE}"
+            )
 
 
 def _check_engine(key: str, engine: dict) -> None:

@@ -48,7 +48,8 @@ def name_winners(
     ``logits`` is (requests, vocabulary), ``rows`` int64 says which of them are drawn; the others
     are those of `draw`, one for each of ``rows``. `replay.sampling_kernel` does the same on a GPU.
     """
-    logits[rows, draw(logits[rows], temperature, top_p, streams)] = torch.inf
+    # Added, not set: a NaN stays one, and is counted later.
+    logits[rows, draw(logits[rows], temperature, top_p, streams)] += torch.inf
 
 
 def _winners(weights, limit, streams, width):

@@ -91,15 +91,16 @@ def _name_winner(
             weights = tl.exp(_scaled(row, start + lanes, vocabulary, heat) - peak)
             masses += tl.where(weights > bar, (weights * UNIT).to(tl.int64), 0)
         above = tl.sum(masses, 0).to(tl.float64)
-        # A row of NaN has no winner: its token is 0, and the engine refuses it later.
+        # A row with a NaN has no winner: its token is 0, and the engine refuses it later.
         searching = (share < 1) & (above >= limit) & (score > 0)
-    tl.store(row + token, float("inf"))
+    tl.store(row + token, tl.load(row + token) + float("inf"))
 
 
 @triton.jit
 def _scaled(row, tokens, vocabulary, heat):
     logits = tl.load(row + tokens, mask=tokens < vocabulary, other=float("-inf"))
-    return tl.div_rn(logits.to(tl.float32), heat)
+    scaled = tl.div_rn(logits.to(tl.float32), heat)
+    return tl.where(scaled == scaled, scaled, float("inf"))  # a maximum would leave NaN out
 
 
 @triton.jit
