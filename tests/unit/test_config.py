@@ -497,3 +497,9 @@ def test_keys_of_different_mappings_may_be_equal(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("a: &one {k: 1}\nb: {k: 1}\nc: *one\nd: [{k: 1}, {k: 1}]\n")
     check_keys([path])
+
+
+def test_a_configuration_may_be_json_with_tabs(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text('{\n\t"run": "own"\n}\n')
+    assert read_config(path)["run"] == "own"

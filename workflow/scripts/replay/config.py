@@ -353,7 +353,10 @@ class Study:
 def check_keys(paths: Iterable[Path | str]) -> None:
     """Raise ConfigError where a mapping has a key twice: YAML would silently lose the first."""
     for path in paths:
-        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        try:
+            root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except yaml.YAMLError:  # JSON may be indented with tabs
+            continue
         for first, second in _twice(root):
             raise ConfigError(
                 f"{path}, line {second.start_mark.line + 1}: key {second.value!r} is there already,"
