@@ -79,6 +79,10 @@ def test_rates_that_add_up_are_said_to():
     assert parts["surplus"]["estimate"] == 0 and parts["adds_up"] is True
     parts = controls(content([five(0, 0, 0.5, 0.5, 0.0, 0.0, 0.5)]))["decomposition"]
     assert parts["surplus"]["estimate"] == 0 and parts["adds_up"] is None  # of one problem
+    once = [five(p, 0, 0.5, 0.5, 0.5, 0.5, 0.0 if p == 9 else 0.5) for p in range(10)]
+    parts = controls(content(once))["decomposition"]
+    assert parts["surplus"]["ci95"][0] == 0 < parts["surplus"]["estimate"]
+    assert parts["adds_up"] is None
     both = [five(p, 0, 0.5, 0.5, 0.5, 0.5, 0.5 if p == 9 else 0.0) for p in range(10)]
     parts = controls(content(both))["decomposition"]
     assert parts["surplus"]["estimate"] == pytest.approx(1.8) and parts["adds_up"] is False

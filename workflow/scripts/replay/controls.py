@@ -106,7 +106,8 @@ def decomposition(sums: dict) -> dict:
 
     The parts are exact 1 against prefill_warm and prefill_warm against re-feed. A sign that differs
     between the ends differs in at least one part, so the parts' rates never sum to less than the
-    total; ``surplus`` is what they sum to above it, and they add up where its interval reaches 0.
+    total; ``surplus`` is what they sum to above it. They add up where it is 0, do not where its
+    interval stays above, and between the two, or on one problem, nothing is shown.
     Signed mean differences add up always. ``shares`` are of the total's sign changes. ``missing``
     names the comparisons that were not run; what needs them is None.
     """
@@ -124,10 +125,10 @@ def decomposition(sums: dict) -> dict:
 
 
 def _adds_up(surplus: dict) -> bool | None:
-    if surplus["ci95"]:
-        return surplus["ci95"][0] <= TOLERANCE
-    # Without an interval all problems agree, or there are too few to tell.
-    return True if surplus["estimate"] == 0 and surplus["n_problems"] > 1 else None
+    if surplus["estimate"] == 0:
+        return True if surplus["n_problems"] > 1 else None
+    # It is never negative: that an interval reaches 0 shows nothing.
+    return False if surplus["ci95"] and surplus["ci95"][0] > TOLERANCE else None
 
 
 def _pass_facts(records: list[dict], name: str, k: int) -> dict:

@@ -125,7 +125,11 @@ def _parts(analysis: dict) -> str:
         return "re-feeding changed no sign, so there is nothing to divide."
     shares, surplus = (analysis["decomposition"][name] for name in ("shares", "surplus"))
     state_share, batch_share = (cell(shares[name], ".0f", "%") for name in PARTS)
-    verdicts = {True: "they add up", False: "they do not add up", None: "too few problems to tell"}
+    verdicts = {
+        True: "they add up",
+        False: "they do not add up",
+        None: "too few problems to tell more",
+    }
     verdict = verdicts[analysis["decomposition"]["adds_up"]]
     means = {n: analysis["comparisons"][n]["mean_difference"] for n in ("refeed", *PARTS)}
     refeed, state, batch = (f"{means[n]['estimate']:+z.3f}" for n in means)
