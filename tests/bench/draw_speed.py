@@ -5,6 +5,7 @@
 Random logits of the shape of a step, in bfloat16 as a model gives them; medians of 15 launches.
 """
 
+import statistics
 import sys
 from itertools import product
 from pathlib import Path
@@ -73,7 +74,7 @@ def median_ms(function, logits: torch.Tensor, arguments: list) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    return sorted(times[1:])[REPEATS // 2]
+    return statistics.median(times[1:])
 
 
 if __name__ == "__main__":

@@ -63,21 +63,17 @@ def _name_winner(
     for start in range(0, vocabulary, BLOCK):
         peaks = tl.maximum(peaks, _scaled(row, start + lanes, vocabulary, heat))
     peak = tl.max(peaks, 0)
-    masses = tl.zeros([BLOCK], tl.int64)
-    for start in range(0, vocabulary, BLOCK):
-        weights = tl.exp(_scaled(row, start + lanes, vocabulary, heat) - peak)
-        masses += (weights * UNIT).to(tl.int64)
-    limit = share * tl.sum(masses, 0).to(tl.float64)
 
     token = 0
     bar = 0.0  # weights up to it are outside
+    limit = share * _mass_above(bar, row, vocabulary, heat, peak, UNIT, BLOCK)
     searching = True
     while searching:
         scores = tl.zeros([BLOCK], tl.float64)
         tokens = tl.zeros([BLOCK], tl.int32)
         heaviness = tl.zeros([BLOCK], tl.float32)
         for start in range(0, vocabulary, BLOCK):
-            weights = tl.exp(_scaled(row, start + lanes, vocabulary, heat) - peak)
+            weights = _weights(row, start + lanes, vocabulary, heat, peak)
             score = weights.to(tl.float64) / _exponential(stream, start + lanes)
             better = (weights > bar) & (score > scores)
             scores = tl.where(better, score, scores)
@@ -86,14 +82,24 @@ def _name_winner(
         score = tl.max(scores, 0)
         token = tl.max(tl.where(scores == score, tokens, 0), 0)
         bar = tl.max(tl.where(scores == score, heaviness, 0.0), 0)
-        masses = tl.zeros([BLOCK], tl.int64)
-        for start in range(0, vocabulary, BLOCK):
-            weights = tl.exp(_scaled(row, start + lanes, vocabulary, heat) - peak)
-            masses += tl.where(weights > bar, (weights * UNIT).to(tl.int64), 0)
-        above = tl.sum(masses, 0).to(tl.float64)
+        above = _mass_above(bar, row, vocabulary, heat, peak, UNIT, BLOCK)
         # A row with a NaN has no winner: its token is 0, and the engine refuses it later.
         searching = (share < 1) & (above >= limit) & (score > 0)
     tl.store(row + token, tl.load(row + token) + float("inf"))
+
+
+@triton.jit
+def _mass_above(bar, row, vocabulary, heat, peak, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    masses = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, vocabulary, BLOCK):
+        weights = _weights(row, start + tl.arange(0, BLOCK), vocabulary, heat, peak)
+        masses += tl.where(weights > bar, (weights * UNIT).to(tl.int64), 0)
+    return tl.sum(masses, 0).to(tl.float64)
+
+
+@triton.jit
+def _weights(row, tokens, vocabulary, heat, peak):
+    return tl.exp(_scaled(row, tokens, vocabulary, heat) - peak)
 
 
 @triton.jit
